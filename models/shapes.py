@@ -14,6 +14,8 @@ from models.manifest import HADAMARD, QUANTIZED
 
 _FLOAT_BYTES: Final = {"fp32": 4}
 _SCALE_BYTES: Final = 4
+HADAMARD_BYTES: Final = 4
+"""A layer's file says the block of its Hadamard transform."""
 
 
 def int4_bytes(weights: int) -> int:
@@ -125,9 +127,11 @@ class Shape:
             return self.parameters * _FLOAT_BYTES.get(precision, 2)
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
-        if self.tied and precision in HADAMARD:
-            rest -= self.head_weights  # the embedding reads the head's rows
         coded = self.layers * self.layer_weights
+        if precision in HADAMARD:
+            coded += HADAMARD_BYTES * (7 * self.layers + 1)
+            if self.tied:
+                rest -= self.head_weights  # the embedding reads the head's rows
         if precision == "int4":
             coded = int4_bytes(coded)
         return coded + self.head_weights + _SCALE_BYTES * outputs + 2 * rest

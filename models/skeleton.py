@@ -18,7 +18,7 @@ from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
 from models.loading import HEAD, HEAD_OF_GPT_NEOX
 from models.manifest import HADAMARD, QUANTIZED
-from models.shapes import int4_bytes
+from models.shapes import HADAMARD_BYTES, int4_bytes
 
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
 _RELATIVE_POSITIONS = 512
@@ -86,6 +86,7 @@ class Skeleton:
             return self.parameters * _DTYPE_BYTES[precision]
         coded = sum(self._coded_bytes(each, precision) for each in self.coded.values())
         scales = sum(each.out_features * _SCALE_BYTES for each in self.coded.values())
+        scales += HADAMARD_BYTES * len(self.coded) if precision in HADAMARD else 0
         beside = frozenset() if self.has_one_head(precision) else self.tied.keys()
         own = sum(each.out_features * each.in_features for name, each in self.coded.items() if name not in beside)
         return coded + scales + (self.parameters - own) * _DTYPE_BYTES["bf16"]

@@ -12,10 +12,11 @@ from rich.table import Table
 
 from models.manifest import Manifest
 from models.repository import Repository
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, NoEngine
 from service.evaluation.offline import load
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import Text, project_texts
+from service.host import has_torch
 from service.records import open_repository
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
@@ -26,7 +27,9 @@ def print_comparison(
 ) -> None:
     """Prints every version against the first, with `int8_kv` also with 8-bit keys and values, on the first `count` of
     the project's texts. Two versions are in memory at once. Raises InvalidRequest when versions do not split text
-    alike."""
+    alike, and NoEngine without torch."""
+    if not has_torch():
+        raise NoEngine
     ways = {"": settings} | ({", int8 KV": settings.model_copy(update={"kv_cache_dtype": "int8"})} if int8_kv else {})
     repository = open_repository(settings)
     manifests = [repository.resolve(reference) for reference in references]

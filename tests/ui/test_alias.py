@@ -26,9 +26,9 @@ ALIASES = "/v1/repository/models/demo/aliases"
 
 @pytest.fixture
 def worse(served: Server) -> Iterator[None]:
-    """The gate of production refuses demo:1: by its report it predicts far worse than demo:2, on the same texts."""
+    """The gate of production refuses demo:9: by its report it predicts far worse than demo:2, on the same texts."""
     repository = Repository(served.log.parent / "data")
-    manifest = repository.get("demo", "1")
+    manifest = publish(repository, "worse", version="9")
     good = repository.report(repository.get("demo", "2"))
     assert good is not None
     parts = tuple(replace(part, loss=part.loss * 3 + 9) for part in good.texts.parts)
@@ -36,7 +36,7 @@ def worse(served: Server) -> Iterator[None]:
     bad = replace(good, digest=manifest.digest, texts=texts, perplexity=good.perplexity**3, compared=None)
     repository.put_report(manifest, bad)
     yield
-    repository.layout.report("demo", "1").unlink()
+    repository.delete("demo", manifest.version)
 
 
 def test_an_alias_is_made_promoted_and_rolled_back(shown: Window, client: httpx.Client) -> None:
@@ -107,15 +107,15 @@ def test_a_rollback_leads_nowhere_but_where_its_button_says(shown: Window, clien
 def test_the_gate_refuses_by_the_apis_sentence_and_is_overridden_with_a_reason(shown: Window) -> None:
     page = shown.open("models/demo/aliases/production")
     page.get_by_role("checkbox", name="Override the gate").check()
-    _promote(page, "demo:1", "")
+    _promote(page, "demo:9", "")
     expect(page.get_by_text(re.compile("^refuses perplexity"))).to_be_visible()
-    broken = re.compile(r"demo:1 breaks the gate's limits: perplexity .* at most .2.*request", re.DOTALL)
+    broken = re.compile(r"demo:9 breaks the gate's limits: perplexity .* at most .2.*request", re.DOTALL)
     expect(page.get_by_role("alert")).to_contain_text(broken)
-    expect(page.get_by_role("combobox", name="Version")).to_have_value("1")
+    expect(page.get_by_role("combobox", name="Version")).to_have_value("9")
     expect(page.get_by_role("checkbox", name="Override the gate")).to_be_checked()
     page.get_by_role("textbox", name="Reason").fill("the int8 kernels are broken here")
     page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_role("status")).to_have_text("demo@production points to demo:1 now.")
+    expect(page.get_by_role("status")).to_have_text("demo@production points to demo:9 now.")
     newest = page.get_by_role("table", name="History").get_by_role("row").nth(1)
     expect(newest).to_contain_text(
         re.compile("the int8 kernels are broken here.*gate overridden perplexity", re.DOTALL)
