@@ -15,20 +15,27 @@ from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
 from models.errors import Conflict
+from models.quantize import quantize
 from models.repository import Repository
 from tests.e2e.server import Server
 from tests.ui.browser import Window, cells, needs_browser
 from tests.versions import publish
+from tests.waiting import block_until
 
 pytestmark = needs_browser
 ALIASES = "/v1/repository/models/demo/aliases"
+
+
+def states(api: httpx.Client) -> dict[str, str]:
+    """The state of each version in memory."""
+    return {each["model"]: each["state"] for each in api.get("/v1/deployments").json()["data"]}
 
 
 @pytest.fixture
 def worse(served: Server) -> Iterator[None]:
     """The gate of production refuses demo:9: by its report it predicts far worse than demo:2, on the same texts."""
     repository = Repository(served.log.parent / "data")
-    manifest = publish(repository, "worse", version="9")
+    manifest = quantize(repository, repository.get("demo", "1"), "int8-weight", version="9")
     good = repository.report(repository.get("demo", "2"))
     assert good is not None
     parts = tuple(replace(part, loss=part.loss * 3 + 9) for part in good.texts.parts)
@@ -36,6 +43,11 @@ def worse(served: Server) -> Iterator[None]:
     bad = replace(good, digest=manifest.digest, texts=texts, perplexity=good.perplexity**3, compared=None)
     repository.put_report(manifest, bad)
     yield
+    with served.client() as api:  # it may be ready after the alias has left it, and then it stays
+        block_until(lambda: "loading" not in states(api).values(), 60)
+        if manifest.reference in states(api):
+            api.delete(f"/v1/deployments/{manifest.reference}").raise_for_status()
+        block_until(lambda: manifest.reference not in states(api), 60)
     repository.delete("demo", manifest.version)
 
 
