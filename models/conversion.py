@@ -14,14 +14,7 @@ from safetensors import safe_open
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import InvalidSource
-from models.loading import (
-    COLUMNS_SUFFIX,
-    GROUP_BASE_SUFFIX,
-    GROUP_SCALE_SUFFIX,
-    HADAMARD_SUFFIX,
-    KEPT_SUFFIX,
-    SCALE_SUFFIX,
-)
+from models.loading import BESIDE_WEIGHT
 from models.progress import Progress, silent
 
 PLAIN_FORMAT = "pt"
@@ -29,7 +22,6 @@ QUANTIZED_FORMAT = "dosirak-int8"
 MAX_SINGLE_FILE = 2 << 30
 SHARD_BYTES = 1 << 30
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_OF_A_WEIGHT = (SCALE_SUFFIX, HADAMARD_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
 
 
 def convert_dtype(
@@ -103,7 +95,7 @@ def split(tensors: list[Tensor], single: int = MAX_SINGLE_FILE, size: int = SHAR
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors:
         full = sum(other.bytes for other in shards[-1]) + tensor.bytes > size
-        if full and shards[-1] and not tensor.name.endswith(_OF_A_WEIGHT):
+        if full and shards[-1] and not tensor.name.endswith(BESIDE_WEIGHT):
             shards.append([])
         shards[-1].append(tensor)
     return shards

@@ -47,6 +47,8 @@ KEPT_SUFFIX = ".outlier_weight"
 HADAMARD_SUFFIX = ".hadamard"
 GROUP_SCALE_SUFFIX = ".group_scale"
 GROUP_BASE_SUFFIX = ".group_base"
+BESIDE_WEIGHT = (SCALE_SUFFIX, HADAMARD_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
+"""What a layer's files may hold beside its weight."""
 HEAD = "lm_head"
 HEAD_OF_GPT_NEOX = "embed_out"
 """What files of GPT-NeoX call the module that the library calls `lm_head`."""

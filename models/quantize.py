@@ -253,6 +253,8 @@ def _facts(parent: Manifest, precision: Precision, plan: list[Planned], group: i
     rounding = "round to nearest"
     if precision in HADAMARD and tokens:
         rounding = f"rounded by GPTQ in blocks of {BLOCK} on {tokens} tokens"
+        if any(item.linear and Expert.of_name(item.linear.module) for item in weights):
+            rounding += ", those of experts to the nearest"
     recipe = f"{linears} linear weights to int8, symmetric per output channel, {rounding}; the rest bf16"
     if precision in HADAMARD:
         recipe += f"; inputs and weights by a Hadamard transform in blocks of {BLOCK}"
