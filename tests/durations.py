@@ -124,7 +124,8 @@ class Writer:
         if report.skipped:
             self.skipped.add(report.nodeid)
         if report.when == "teardown":
-            took = dict(report.user_properties)["took"]
+            properties: dict[str, Any] = dict(report.user_properties)
+            took = properties["took"]
             line = json.dumps([report.nodeid, *took, report.nodeid in self.skipped], ensure_ascii=False)
             self.lines.write(line + "\n")
 

@@ -728,7 +728,8 @@ def test_only_one_place_asks_for_answers() -> None:
         for path in SOURCES
         if "api" in path.parts
         for node in nodes(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func).endswith("answers.stream")
     }
     assert asking == {"service.api.responses"}

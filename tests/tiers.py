@@ -1,7 +1,7 @@
-"""Which tests run: all that pytest is asked for, or with `--tier quick` those of `make test`, with `--tier slow` the rest.
+"""Which tests run: all that are asked for, or with `--tier quick` those of `make test`, with `--tier slow` the others.
 
-`tests/slow.txt` lists the slow ones, a function or one case of it a line; `make slow-list` writes it (tests/durations.py).
-A case that is not in the list is quick. PROOFS are run by `--tier quick` whatever they take.
+`tests/slow.txt` lists the slow ones: a function, or one case of it, a line. `make slow-list` writes it, see
+`tests/durations.py`. A case that is not in the list is quick. PROOFS run with the quick ones, whatever they take.
 """
 
 from __future__ import annotations
