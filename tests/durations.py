@@ -101,7 +101,7 @@ class Recorder:
         finally:
             if nextitem is not None and nextitem.nodeid.partition("::")[0] == item.nodeid.partition("::")[0]:
                 self.seconds += perf_counter() - begin
-            item.user_properties.append(("took", [self.seconds, shared_by(item), self.setups]))
+            item.user_properties.append(("took", [self.seconds, sorted({*shared_by(item), *self.setups}), self.setups]))
 
 
 def shared_by(item: pytest.Item) -> list[str]:

@@ -588,7 +588,13 @@ def within(module: str, prefix: str) -> bool:
 
 
 def outside(modules: Iterable[str], homes: tuple[str, ...]) -> list[str]:
-    return sorted(module for module in modules if not any(within(module, home) for home in homes))
+    return [module for module in modules if not any(within(module, home) for home in homes)]
+
+
+def nobody(found: Iterable[str], rule: str) -> None:
+    """Fails with all that were found."""
+    offenders = sorted(found)
+    assert not offenders, "\n".join((rule, *offenders))
 
 
 def part_of(module: str) -> str:
@@ -601,7 +607,7 @@ def test_arrows_between_parts() -> None:
         part = part_of(module_name(path))
         targets = {part_of(name) for name in imports(path) if name.split(".")[0] in ("service", "models")}
         arrows += [f"{module_name(path)} → {target}" for target in targets - ALLOWED[part] - {part}]
-    assert arrows == [], "new arrows"
+    nobody(arrows, "new arrows")
 
 
 def test_libraries_stay_where_they_belong() -> None:
@@ -612,7 +618,7 @@ def test_libraries_stay_where_they_belong() -> None:
             homes = () if library in FORBIDDEN else ONLY.get(library, (module,))
             if not any(within(module, home) for home in homes):
                 strangers.append(f"{module} imports {library}")
-    assert strangers == []
+    nobody(strangers, "libraries have their homes")
 
 
 def test_no_dangerous_calls() -> None:
@@ -623,10 +629,11 @@ def test_no_dangerous_calls() -> None:
         for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in dangerous
     ]
-    assert called == []
+    nobody(called, "code from data")
 
 
 def test_environment_is_read_in_settings_only() -> None:
+    homes = {"service.settings", "service.engines.vllm.headless"}  # the second sets one of vLLM's
     readers = {
         module_name(path)
         for path in SOURCES
@@ -634,7 +641,7 @@ def test_environment_is_read_in_settings_only() -> None:
         if isinstance(node, ast.Attribute | ast.Name)
         and ast.unparse(node) in {"os.environ", "os.getenv", "environ", "getenv"}
     }
-    assert readers <= {"service.settings", "service.engines.vllm.headless"}  # the second sets one of vLLM's
+    nobody(readers - homes, "the environment is read in the settings")
 
 
 SESSION_TABLES = (
@@ -665,8 +672,8 @@ def test_only_owner_bound_statements_reach_the_sessions() -> None:
                 reach.add(module_name(path))
             if node.module == "sqlalchemy" and names & {"select", "insert", "update", "delete", "text"}:
                 build.add(module_name(path))
-    assert outside(reach, SESSION_TABLES) == [], "reach the tables"
-    assert outside(build, SESSION_STATEMENTS) == [], "build statements"
+    nobody(outside(reach, SESSION_TABLES), "reach the tables")
+    nobody(outside(build, SESSION_STATEMENTS), "build statements")
 
 
 def test_the_table_names_only_parts_that_exist() -> None:
@@ -714,7 +721,7 @@ def test_commands_import_neither_torch_nor_the_hubs_library() -> None:
 def test_the_engine_process_is_synchronous() -> None:
     engine = [path for path in SOURCES if "engine" in path.parts]
     found = [module_name(path) for path in engine if any(within(name, "asyncio") for name in imports(path))]
-    assert found == [], "asyncio ends at the engine client"
+    nobody(found, "asyncio ends at the engine client")
 
 
 def test_bento_service_stays_thin() -> None:
