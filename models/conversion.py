@@ -14,7 +14,7 @@ from safetensors import safe_open
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import InvalidSource
-from models.loading import BESIDE_WEIGHT
+from models.names import BESIDE_WEIGHT
 from models.progress import Progress, silent
 
 PLAIN_FORMAT = "pt"

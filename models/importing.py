@@ -238,7 +238,7 @@ class _Import:
     def _unpack(self) -> None:
         """Turns packed weights of 4 or 8 bits into plain ones, before anything else looks at them."""
         config = self._staged / "config.json"
-        if packed_weights.is_packed(config_policy.read_json(config)):
+        if config_policy.is_packed(config_policy.read_json(config)):
             note, self._hashes = packed_weights.unpack(self._staged, part(self._progress, 0.5, 0.6))
             self._notes.append(note)
 

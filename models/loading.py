@@ -36,22 +36,21 @@ from models.experts import Expert, SeparateExperts, library_name
 from models.hadamard import transformed
 from models.int4 import Int4Weight
 from models.manifest import ADAPTER_FILES, ADAPTER_WEIGHTS, QUANTIZED
+from models.names import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    HEAD,
+    HEAD_OF_GPT_NEOX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
 
 if TYPE_CHECKING:
     import transformers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SCALE_SUFFIX = ".weight_scale"
-COLUMNS_SUFFIX = ".outlier_columns"
-KEPT_SUFFIX = ".outlier_weight"
-HADAMARD_SUFFIX = ".hadamard"
-GROUP_SCALE_SUFFIX = ".group_scale"
-GROUP_BASE_SUFFIX = ".group_base"
-BESIDE_WEIGHT = (SCALE_SUFFIX, HADAMARD_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
-"""What a layer's files may hold beside its weight."""
-HEAD = "lm_head"
-HEAD_OF_GPT_NEOX = "embed_out"
-"""What files of GPT-NeoX call the module that the library calls `lm_head`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

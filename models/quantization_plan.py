@@ -19,7 +19,8 @@ from models.experts import Expert
 from models.hadamard import BLOCK
 from models.int4 import fits, rough_error
 from models.int8 import row_scale
-from models.loading import (
+from models.manifest import HADAMARD
+from models.names import (
     COLUMNS_SUFFIX,
     GROUP_BASE_SUFFIX,
     GROUP_SCALE_SUFFIX,
@@ -27,7 +28,6 @@ from models.loading import (
     KEPT_SUFFIX,
     SCALE_SUFFIX,
 )
-from models.manifest import HADAMARD
 from models.progress import Progress
 from models.skeleton import Skeleton
 

@@ -54,7 +54,8 @@ from models.gptq import Moments
 from models.hadamard import BLOCK, of_weights
 from models.int4 import GROUPS, encode, error_of
 from models.int8 import quantize_rows, row_scale
-from models.loading import (
+from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
+from models.names import (
     COLUMNS_SUFFIX,
     GROUP_BASE_SUFFIX,
     GROUP_SCALE_SUFFIX,
@@ -62,7 +63,6 @@ from models.loading import (
     KEPT_SUFFIX,
     SCALE_SUFFIX,
 )
-from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.quantization_plan import Planned, importance_of, part_of, plan_of, weight_of
 from models.repository import Repository

@@ -4,7 +4,7 @@ transformers' own classes build it on the meta device. So it costs no memory and
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,11 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.pytorch_utils import Conv1D
 
 from models import experts
-from models.checkpoint import gguf_file, packed_weights
-from models.checkpoint.config_policy import accept, as_text, read_json
+from models.checkpoint.config_policy import PACKING, accept, as_text, is_packed, read_json
 from models.errors import InvalidSource
-from models.loading import HEAD, HEAD_OF_GPT_NEOX
 from models.manifest import HADAMARD, QUANTIZED
+from models.names import HEAD, HEAD_OF_GPT_NEOX
 from models.shapes import HADAMARD_BYTES, int4_bytes
 
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
@@ -147,20 +146,11 @@ def of_config(config: Path) -> Skeleton:
     """The skeleton of a `config.json` that was not checked yet. Raises InvalidSource for an architecture that is not
     served."""
     told = read_json(config)
-    if packed_weights.is_packed(told):
-        del told[packed_weights.KEY]
+    if is_packed(told):
+        del told[PACKING]
     with TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(as_text(accept(told).config))
         return build(Path(directory))
-
-
-def of_gguf(path: Path) -> tuple[Skeleton, str]:
-    """The skeleton of the model in a GGUF file, and why its blocks are not computed as they are (`gguf_file.Unpacked`).
-    Raises InvalidSource for a model that is not served from GGUF."""
-    with TemporaryDirectory() as directory:
-        config, no_blocks = gguf_file.read(path)
-        Path(directory, "config.json").write_text(as_text(config))
-        return replace(build(Path(directory)), file_bytes=path.stat().st_size), no_blocks
 
 
 def _linears(model: PreTrainedModel) -> dict[str, Linear]:

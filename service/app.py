@@ -66,6 +66,7 @@ from service.stopping import is_stopping
 from service.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
 from service.tasks import BackgroundTasks
 from service.tracing import Tracer
+from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def create_app(
         settings.files_total_bytes,
         _shared_contents(deployments.repository),
     )
-    paths = {route.path for route in plain_routes()}
+    paths = {route.path for route in plain_routes(ui)}
     lane = Lane(
         conversations.store,
         stored_files,
@@ -235,10 +236,9 @@ def _shared_contents(repository: Repository) -> SharedContents | None:
 
 
 def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
-    app.router.routes.extend(interface().routes)
-    metrics.routes(
-        ((route.path, method) for route in plain_routes() for method in route.methods or ()), has_key=has_key
-    )
+    app.router.routes.extend(interface(ui).routes)
+    routes = ((route.path, method) for route in plain_routes(ui) for method in route.methods or ())
+    metrics.routes(routes, has_key=has_key)
     app.router.routes.append(unknown_route())
 
 

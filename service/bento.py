@@ -7,7 +7,9 @@ metrics (multiprocess files, raw paths as labels), its concurrency gate (no queu
 
 from __future__ import annotations
 
-from service.settings import leave_multiprocess_metrics
+from typing import TYPE_CHECKING
+
+from service.settings import engine_environment, leave_multiprocess_metrics
 
 leave_multiprocess_metrics()  # before any import of prometheus_client
 
@@ -16,6 +18,8 @@ import bentoml  # noqa: E402
 from service.api.auth import Auth  # noqa: E402
 from service.api.cors import Cors  # noqa: E402
 from service.deferred import DeferredApp  # noqa: E402
+from service.engine_client.process import WORKER, Started  # noqa: E402
+from service.host import has_torch  # noqa: E402
 from service.packaging.carried import carried_models  # noqa: E402
 from service.packaging.forwarding import answer  # noqa: E402
 from service.packaging.image import image  # noqa: E402
@@ -25,12 +29,26 @@ from service.packaging.line_feeds import LineFeeds  # noqa: E402
 from service.ui.frame import sign_in_page  # noqa: E402
 from service.wrong_settings import settings_or_exit  # noqa: E402
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 ANSWER_SECONDS = 1800
 """BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
 GENERATE = "/generate"
 
 settings = settings_or_exit()
-app = DeferredApp(settings, carried_models)
+
+
+def build() -> FastAPI:
+    """Returns the app. The first engine's process starts before, and imports its libraries beside this process."""
+    ours = settings.preload and settings.engine == "dosirak" and has_torch()
+    first = Started.of(WORKER, engine_environment()) if ours else None
+    from service.app import create
+
+    return create(settings, first, carried_models())
+
+
+app = DeferredApp(build)
 
 
 @bentoml.service(

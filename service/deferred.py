@@ -6,18 +6,13 @@ needs no app, and importing the app takes over a second.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
-
-from service.engine_client.process import WORKER, Started
-from service.host import has_torch
-from service.settings import Settings, engine_environment
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -27,11 +22,9 @@ class DeferredApp(Starlette):
     """A Starlette application, so that BentoML runs its lifespan. Its one route matches every path and passes every
     request to the app that its lifespan makes. That app answers unknown paths and wrong methods."""
 
-    def __init__(self, settings: Settings, carried: Callable[[], Mapping[str, Path]] = dict) -> None:
-        """Takes `carried`, which finds the model directories that a bento brought with it, by reference."""
+    def __init__(self, build: Callable[[], FastAPI]) -> None:
         super().__init__(routes=[Mount("/", app=self._hand_on)], lifespan=self._live)
-        self._settings = settings
-        self._carried = carried
+        self._build = build
 
     @property
     def is_ready(self) -> bool:
@@ -46,11 +39,6 @@ class DeferredApp(Starlette):
 
     @asynccontextmanager
     async def _live(self, _: Starlette) -> AsyncIterator[None]:
-        """Starts the first engine's process, which imports its libraries while this process imports the app."""
-        ours = self._settings.preload and self._settings.engine == "dosirak" and has_torch()
-        first = Started.of(WORKER, engine_environment()) if ours else None
-        from service.app import create
-
-        self._app: FastAPI = create(self._settings, first, self._carried())
+        self._app = self._build()
         async with self._app.router.lifespan_context(self._app):
             yield

@@ -1,9 +1,11 @@
 """The HTTP interface is the parts that have routes, joined by one router. It makes no part of the service.
 
-A new part's routes are reached when the part stands in PARTS.
+A new part's routes are reached when the part stands in PARTS. Parts that are built on the
+API, as the UI is, are handed in.
 """
 
 from functools import cache
+from types import ModuleType
 from typing import Final
 
 from fastapi import APIRouter
@@ -41,7 +43,6 @@ from service.api.routes import (
 from service.api.routes import instances as instances_routes
 from service.api.routes import jobs as jobs_routes
 from service.api.scopes import enforced
-from service.ui import routes as ui
 
 PARTS: Final = (
     generate,
@@ -73,21 +74,20 @@ PARTS: Final = (
     aliases,
     rollouts,
     jobs_routes,
-    ui,
 )
 """The HTTP interface; an earlier part's routes are matched first."""
 
 
 @cache
-def interface() -> APIRouter:
-    """Returns the routes of all parts. FastAPI works one out at the first request that reaches it, which takes 3 ms:
+def interface(*more: ModuleType) -> APIRouter:
+    """Returns the routes of all parts, then those of `more`. FastAPI works a route out at its first request, in 3 ms;
     apps of one process share what was worked out."""
     joined = APIRouter(dependencies=[enforced()])
-    for part in PARTS:
+    for part in (*PARTS, *more):
         joined.include_router(part.router)
     return joined
 
 
-def plain_routes() -> list[Route]:
-    """The routes of all parts, as each part declares them."""
-    return [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
+def plain_routes(*more: ModuleType) -> list[Route]:
+    """Returns the routes of `interface`, as each part declares them."""
+    return [route for part in (*PARTS, *more) for route in part.router.routes if isinstance(route, Route)]

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 
 from models.errors import InvalidSource
 
@@ -17,7 +18,12 @@ MAX_JSON_BYTES = 16 << 20
 
 # Keys that make a loader import code, fetch a file or change kernels; see CVE-2026-4372, CVE-2025-66448.
 _REFUSED = {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "custom_object", "custom_objects"}
-_QUANTIZED = {"quantization_config", "compression_config"}
+PACKING: Final = "quantization_config"
+"""The key that says how a checkpoint's weights are packed."""
+MXFP4: Final = "mxfp4"
+_READ: Final = ("awq", "gptq", MXFP4)
+"""The ways of packing whose weights an import makes plain."""
+_QUANTIZED = {PACKING, "compression_config"}
 
 # Read by transformers' own classes although they are no fields, or no fields any more. 61 families read head_dim so.
 # fmt: off
@@ -41,6 +47,12 @@ class Accepted:
     architecture: str
     model_type: str
     has_encoder: bool
+
+
+def is_packed(config: Mapping[str, object]) -> bool:
+    """Whether the content of a `config.json` is of a checkpoint whose packed weights are read."""
+    told = config.get(PACKING)
+    return isinstance(told, dict) and told.get("quant_method") in _READ
 
 
 def read_json(path: Path) -> dict[str, object]:

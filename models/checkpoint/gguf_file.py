@@ -13,10 +13,12 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+from models.checkpoint.config_policy import as_text
 from models.checkpoint.gguf_blocks import why_no_blocks
 from models.checkpoint.gguf_config import ARCHITECTURES, Metadata, config_json
 from models.checkpoint.gguf_tokenizer import stops, write_tokenizer
@@ -27,6 +29,8 @@ from models.storage.staging import sha256_of
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
+
+    from models.skeleton import Skeleton
 
 SUFFIX: Final = ".gguf"
 _LICENSE: Final = re.compile(r"[\w.+-]{1,64}")
@@ -72,6 +76,17 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     with _readable(path):
         told, tensors = _metadata(path), _tensors(path)
         return config_json(told, tensors), why_no_blocks(told.architecture, tensors)
+
+
+def skeleton_of(path: Path) -> tuple[Skeleton, str]:
+    """Returns the skeleton of the model in a GGUF file, and why its blocks are not computed as they are. Raises
+    InvalidSource for a model that is not served from GGUF."""
+    from models.skeleton import build
+
+    with TemporaryDirectory() as directory:
+        config, no_blocks = read(path)
+        Path(directory, "config.json").write_text(as_text(config))
+        return replace(build(Path(directory)), file_bytes=path.stat().st_size), no_blocks
 
 
 def _write_card(license: object, target: Path) -> None:

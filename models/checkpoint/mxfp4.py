@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from models.checkpoint.config_policy import MXFP4
 from models.checkpoint.safetensors_file import Tensor
 from models.errors import InvalidSource
 
 if TYPE_CHECKING:
     import torch
 
-METHOD: Final = "mxfp4"
 SUFFIX: Final = "_blocks"
 _SCALES: Final = "_scales"
 _BYTES: Final = 16
@@ -35,7 +35,7 @@ class Blocks:
     def __init__(self, name: str, stored: Mapping[str, tuple[Tensor, Path]]) -> None:
         self.name, self._stored = name, stored
         if name + _SCALES not in stored:
-            raise InvalidSource(f"{name}{_SCALES} is missing: {METHOD} needs it beside {SUFFIX}")
+            raise InvalidSource(f"{name}{_SCALES} is missing: {MXFP4} needs it beside {SUFFIX}")
         codes, scales = stored[name + SUFFIX][0], stored[name + _SCALES][0]
         fits = len(codes.shape) == 4 and codes.shape[:3] == scales.shape and codes.shape[3] == _BYTES
         if not fits or codes.dtype != "U8" or scales.dtype != "U8":

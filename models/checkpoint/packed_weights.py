@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from models.checkpoint import mxfp4
-from models.checkpoint.config_policy import as_text, read_json
+from models.checkpoint.config_policy import MXFP4, PACKING, as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.errors import InvalidSource
 from models.progress import Progress
@@ -26,16 +26,8 @@ from models.progress import Progress
 if TYPE_CHECKING:
     import torch
 
-KEY: Final = "quantization_config"
-METHODS: Final = ("awq", "gptq", mxfp4.METHOD)
 _PARTS: Final = (".qweight", ".qzeros", ".scales", ".g_idx")
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
-def is_packed(config: Mapping[str, object]) -> bool:
-    """Whether the content of a `config.json` is of a checkpoint that `unpack` reads."""
-    told = config.get(KEY)
-    return isinstance(told, dict) and told.get("quant_method") in METHODS
 
 
 def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
@@ -70,7 +62,7 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
     for path in list(new.iterdir()):
         path.rename(directory / path.name)
     new.rmdir()
-    (directory / "config.json").write_text(as_text({key: value for key, value in config.items() if key != KEY}))
+    (directory / "config.json").write_text(as_text({key: value for key, value in config.items() if key != PACKING}))
     return f"{form}, {len(packed)} tensors unpacked", hashes
 
 
@@ -79,14 +71,14 @@ def _packed(
 ) -> tuple[dict[str, _Packed | mxfp4.Blocks], str]:
     """Returns the packed tensors by the names of what they become, and their form in words. Raises InvalidSource if
     there are none."""
-    told: Any = config[KEY]
-    is_mxfp4 = told["quant_method"] == mxfp4.METHOD
+    told: Any = config[PACKING]
+    is_mxfp4 = told["quant_method"] == MXFP4
     suffix = mxfp4.SUFFIX if is_mxfp4 else ".qweight"
     names = sorted(name.removesuffix(suffix) for name in stored if name.endswith(suffix))
     if not names:
         raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is called {suffix[1:]}")
     if is_mxfp4:
-        return {name: mxfp4.Blocks(name, stored) for name in names}, mxfp4.METHOD
+        return {name: mxfp4.Blocks(name, stored) for name in names}, MXFP4
     form = _Form.of(config)
     made: dict[str, _Packed | mxfp4.Blocks] = {f"{name}.weight": _Packed(name, stored, form) for name in names}
     return made, f"{form.method} of {form.bits} bits in groups of {form.group}"
@@ -103,14 +95,14 @@ class _Form:
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> _Form:
-        told: Any = config[KEY]
+        told: Any = config[PACKING]
         method, bits = str(told["quant_method"]), told.get("bits", told.get("w_bit"))
         group = told.get("group_size", told.get("q_group_size", 128))
         if bits not in ((4,) if method == "awq" else (4, 8)) or not isinstance(group, int):
-            raise InvalidSource(f"{KEY}: {method} of {bits!r} bits in groups of {group!r} is not read; 4 bits are")
+            raise InvalidSource(f"{PACKING}: {method} of {bits!r} bits in groups of {group!r} is not read; 4 bits are")
         version = str(told.get("version") or "gemm").lower()
         if method == "awq" and version != "gemm":
-            raise InvalidSource(f"{KEY}: AWQ in the form {version[:40]!r} is not read; 'gemm' is")
+            raise InvalidSource(f"{PACKING}: AWQ in the form {version[:40]!r} is not read; 'gemm' is")
         is_second = told.get("checkpoint_format") == "gptq_v2"
         return cls(method, int(bits), group, int(method == "gptq" and not is_second))
 

@@ -8,10 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import unquote, urlsplit
-
-from models.errors import InvalidSource
-from models.store.place import require_store_url
 
 IDENTITY: Final = "dosirak.json"
 """The object that marks a store as one of ours; without it a directory takes no other object."""
@@ -60,21 +56,3 @@ class Remote(Protocol):
 
     def delete(self, path: str) -> None:
         """Removes an object; nothing happens where there is none."""
-
-
-def remote_of(url: str) -> Remote:
-    """Returns the remote of `file:///path` or `s3://bucket/prefix`. Raises InvalidSource for anything else, and where
-    the package for it is missing."""
-    try:
-        parts = urlsplit(require_store_url(url))
-    except ValueError as error:
-        raise InvalidSource(f"The URL of a store {error}") from None
-    if parts.scheme == "file":
-        from models.store.directory import DirectoryRemote
-
-        return DirectoryRemote(url, Path(unquote(parts.path)))
-    try:
-        from models.store.s3 import S3Remote
-    except ModuleNotFoundError:
-        raise InvalidSource("s3:// needs the package obstore: pip install 'dosirak[s3]'") from None
-    return S3Remote(url, parts.netloc, unquote(parts.path).strip("/"))

@@ -25,7 +25,8 @@ from typing import Final, Self
 from models.errors import Conflict, Corrupt, InvalidReference
 from models.manifest import Manifest, ModelReference
 from models.storage.journal import timestamp
-from models.store.remote import IDENTITY, Remote, StoredObject, remote_of
+from models.store.remote import IDENTITY, Remote, StoredObject
+from models.store.remotes import remote_of
 
 FORMAT: Final = 1
 _AT_ONCE: Final = 8

@@ -115,16 +115,17 @@ def _needs(
     """What a checkpoint that is not here yet will need on this machine, by its config.json or by the GGUF file that is
     its whole; `gpu_free` only where a GPU would serve it. `precision` is int8 for a GGUF file that was asked for as
     `file` and cannot be computed so; `no_blocks` says why."""
+    from models.checkpoint import gguf_file
     from models.checkpoint.sources import is_gguf
     from models.loading import resolve_device
-    from models.skeleton import of_config, of_gguf
+    from models.skeleton import of_config
     from service.needs import Files, needs_of
     from service.runner.kv_cache import free_bytes
 
     device = resolve_device(settings.first_device)
     free, no_blocks = free_bytes(device), ""
     if is_gguf(config):
-        sizes, no_blocks = of_gguf(Path(config))
+        sizes, no_blocks = gguf_file.skeleton_of(Path(config))
         precision = "int8" if no_blocks and precision == "file" else precision
         weight_bytes = sizes.weight_bytes("bf16")
     else:

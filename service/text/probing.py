@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from service.errors import InvalidRequest
+from service.text.chat import EncodedChat
 from service.text.messages import Message, ToolCall
-
-if TYPE_CHECKING:
-    from service.text.tokenizer import Tokenizer
 
 _ASK: Final = Message("user", "a")
 _SYSTEM: Final = Message("system", "b")
@@ -21,6 +19,16 @@ _WITH_RESULT: Final = [
     Message("tool", "e", tool_call_id="d"),
 ]
 _NAMES: Final = ("fg", "hi")
+
+
+class Tokenizer(Protocol):
+    """What is asked of a version's tokenizer."""
+
+    def render_chat(self, messages: Sequence[Message]) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> EncodedChat: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
 
 def openings(tokenizer: Tokenizer) -> dict[str, str]:

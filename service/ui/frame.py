@@ -89,9 +89,10 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
 
 @cache
 def modules(name: str) -> tuple[str, ...]:
-    """Returns the script of a screen and every script that it imports, so that the browser fetches them at once."""
+    """Returns the script of a screen, the frame's own, and every script that these import, so that the browser fetches
+    them at once."""
     found: dict[str, None] = {}
-    waiting = [STATIC / "screens" / f"{name}.js"]
+    waiting = [STATIC / "screens" / f"{name}.js", STATIC / "lib" / "frame.js"]
     while waiting:
         path = waiting.pop(0)
         shown = path.relative_to(STATIC).as_posix()

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from models.opening import open_repository
 from models.store.place import StorePlace
-from models.store.remote import remote_of
+from models.store.remotes import remote_of
 from service.tasks import BackgroundTasks
 from tests import postgres
 from tests.api.batching import content, create, ended, get, hurry, jsonl, request, upload

@@ -17,7 +17,8 @@ from models.opening import open_repository
 from models.repository import Repository
 from models.store.place import StorePlace
 from models.store.pruning import prune
-from models.store.remote import Remote, remote_of
+from models.store.remote import Remote
+from models.store.remotes import remote_of
 from models.upkeep import sweep
 from tests.reports import report
 from tests.stores import fresh_store, instance, with_remote

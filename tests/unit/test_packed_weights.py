@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.checkpoint.packed_weights import KEY
+from models.checkpoint.config_policy import PACKING
 from models.errors import InvalidSource
 from models.importing import import_source
 from models.repository import Repository
@@ -76,7 +76,7 @@ def checkpoint(directory: Path, form: dict[str, Any]) -> dict[str, Tensor]:
     kept = {name: tensor for name, tensor in weights.items() if name not in plain}
     save_file(kept, directory / "model.safetensors", {"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {KEY: form}))
+    (directory / "config.json").write_text(json.dumps(config | {PACKING: form}))
     return {name: weight for name, weight in weights.items() if name.endswith(".weight")}
 
 
@@ -90,7 +90,7 @@ def test_weights_come_back(tmp_path: Path, form: dict[str, Any]) -> None:
         assert torch.equal(stored[name], weight.to(torch.bfloat16)), name
     method, bits = form["quant_method"], form.get("bits", 4)
     assert f"{method} of {bits} bits" in manifest.lineage.recipe and "7 tensors unpacked" in manifest.lineage.recipe
-    assert KEY not in json.loads((repository.path(manifest) / "config.json").read_text())
+    assert PACKING not in json.loads((repository.path(manifest) / "config.json").read_text())
     repository.verify(manifest)
 
 
@@ -159,6 +159,6 @@ def test_tensors_that_do_not_fit_are_refused(
 def test_forms_that_are_not_read_are_refused(tmp_path: Path, told: dict[str, Any], reason: str) -> None:
     checkpoint(tmp_path / "source", FORMS["gptq"])
     config = json.loads((tmp_path / "source" / "config.json").read_text())
-    (tmp_path / "source" / "config.json").write_text(json.dumps(config | {KEY: FORMS["gptq"] | told}))
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config | {PACKING: FORMS["gptq"] | told}))
     with pytest.raises(InvalidSource, match=reason):
         import_source(Repository(tmp_path / "data"), str(tmp_path / "source"), "model")

@@ -15,7 +15,8 @@ from models.opening import open_repository
 from models.repository import Repository
 from models.store import fetching
 from models.store.pruning import prune
-from models.store.remote import IDENTITY, Remote, remote_of
+from models.store.remote import IDENTITY, Remote
+from models.store.remotes import remote_of
 from models.store.shared_store import SharedStore, blob, unused
 from models.upkeep import collect
 from tests.reports import report

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from models.errors import StoreUnavailable
 from models.repository import Repository
-from models.store.remote import remote_of
+from models.store.remotes import remote_of
 from models.store.shared_store import blob
 from service import cli
 from service.deployments.routing import as_service_error

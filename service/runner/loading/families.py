@@ -9,7 +9,8 @@ from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
 from models.experts import FAMILIES as FAMILIES_OF_EXPERTS
-from models.loading import HEAD, CodedEmbedding
+from models.loading import CodedEmbedding
+from models.names import HEAD
 from service.runner.forwards.forward import CannotServe
 from service.runner.loading.blueprint import ACTIVATIONS, ExpertsOutline, LayerOutline, Outline, Rotary
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from ctypes import pointer
-from typing import TYPE_CHECKING
+from ctypes import Array, pointer
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from service.runner.native.library import KINDS, ModelStruct, NormStruct, address
+from service.runner.kv_cache import KVCache
+from service.runner.native.library import KINDS, LayerStruct, ModelStruct, NormStruct, address
+from service.runner.native.linear import NativeLinear
 from service.runner.step import Step
 
-if TYPE_CHECKING:
-    from service.runner.native.decoder import NativeDecoder
+
+class Decoder(Protocol):
+    """What is asked of the decoder whose parts these are."""
+
+    head: NativeLinear
+
+    def model_struct(self) -> ModelStruct: ...
+
+    def layer_structs(self, cache: KVCache) -> Array[LayerStruct]: ...
+
+    def run(self, model: ModelStruct, step: Step, token_ids: Tensor, logits: Tensor, state_rows: Tensor) -> Tensor: ...
 
 
 class Parts:
     """Computes a step part by part, each from given rows fp32 [rows, hidden]: for the probe, one layer after the other
     with the decoder's own weights."""
 
-    def __init__(self, decoder: NativeDecoder, step: Step) -> None:
+    def __init__(self, decoder: Decoder, step: Step) -> None:
         self._decoder, self._step = decoder, step
         self._layers = decoder.layer_structs(step.plan.cache)
         self._every_row = torch.arange(len(step.token_ids))

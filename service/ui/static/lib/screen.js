@@ -2,7 +2,6 @@
 import {html, render, useCallback, useEffect, useRef, useState} from './view.js';
 import {ask} from './api.js';
 import {fail, quiet} from './notice.js';
-import './frame.js';
 
 const content = document.getElementById('content');
 
