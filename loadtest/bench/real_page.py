@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import hypot
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ COLUMNS: Final = (
 )
 AGAINST: Final = "llama.cpp file"
 BOUNDS: Final = {"decode-1": 1.2, "prefill": 2.0, "decode-8": 3.0}
-"""Times llama.cpp's tokens a second on the same file, at a KL no worse."""
+"""Times llama.cpp's tokens a second on the same file, at a KL no worse: by at most two standard errors of both."""
 
 
 def write(
@@ -75,11 +76,9 @@ def page(journal: Journal, systems: Sequence[System], versions: Mapping[str, str
 
 def verdicts(journal: Journal, systems: Sequence[System]) -> list[Verdict]:
     """Ours against llama.cpp on the file as it is, for each precision whose KL is no worse."""
-    theirs = journal.figure(AGAINST, "quality", "kl")
     found = []
     for system in systems:
-        ours = journal.figure(system.name, "quality", "kl")
-        if not system.ours or theirs is None or ours is None or ours > theirs:
+        if not system.ours or not _is_no_worse(journal, system.name):
             continue
         for work, bound in BOUNDS.items():
             mine, peer = (journal.figure(name, work, "tokens_per_second") for name in (system.name, AGAINST))
@@ -89,6 +88,14 @@ def verdicts(journal: Journal, systems: Sequence[System]) -> list[Verdict]:
             goal = f"≥ {bound}x {AGAINST}"
             found.append(at_least(f"{system.precision}, {work}", goal, ratio(mine, peer), bound, detail))
     return found
+
+
+def _is_no_worse(journal: Journal, name: str) -> bool:
+    (ours, error), (theirs, their_error) = (
+        (journal.figure(each, "quality", "kl"), journal.figure(each, "quality", "kl_error") or 0.0)
+        for each in (name, AGAINST)
+    )
+    return ours is not None and theirs is not None and ours - theirs <= 2 * hypot(error, their_error)
 
 
 def speeds_and_kl(journal: Journal, systems: Sequence[System]) -> dict[str, tuple[float, float]]:

