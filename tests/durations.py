@@ -6,6 +6,7 @@ that runs bears an equal part of its setup, whoever came first.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -43,8 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("record"):
-        config.pluginmanager.register(Recorder())
-        if not hasattr(config, "workerinput"):
+        is_worker = hasattr(config, "workerinput")
+        if is_worker or not config.getoption("numprocesses", None):
+            config.pluginmanager.register(Recorder())
+        if not is_worker:
             config.pluginmanager.register(Writer(path))
 
 
@@ -55,6 +58,15 @@ class Recorder:
         self.seconds = 0.0
         self.setups: dict[str, float] = {}
         self.inner = 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """What the first test of a process waits for, whichever it is, is no test's own."""
+        if "torch" in sys.modules:
+            importlib.import_module("transformers.modeling_utils")
+        postgres = sys.modules.get("tests.postgres")
+        if postgres is not None and postgres.missing() is None:
+            postgres.server().new_database()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(

@@ -25,7 +25,7 @@ from tests.e2e.server import Server, free_port, python, running
 from tests.real.precisions import OF_FILE
 
 FETCHED = Path("~/.cache/dosirak-tests").expanduser()
-PATIENCE = Patience(quiet_seconds=20, all_seconds=900)
+PATIENCE = Patience(quiet_seconds=20, all_seconds=200)
 NAME = catalogue.first().name
 THREADS = 2
 KV_BYTES = 256 << 20
