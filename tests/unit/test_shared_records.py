@@ -181,7 +181,8 @@ def test_the_leases_of_a_killed_instance_end(pair: tuple[Repository, Repository]
         [sys.executable, "-c", HOLDER, url, str(tmp_path / "one")], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert holder.stdout and (its_id := holder.stdout.readline().strip())
+        assert holder.stdout
+        its_id = holder.stdout.readline().strip()
         with pytest.raises(Conflict, match="in use"):
             two.delete("demo", "2")
     finally:
