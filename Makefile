@@ -43,15 +43,15 @@ check: $(READY)  ## format, lint, types, architecture
 PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 test: $(READY) $(KERNELS)  ## the quick tests and some proofs that are worth their seconds, WORKERS=2 files at a time
-	$(PYTEST) --tier quick
+	$(PYTEST) --tier=quick
 
 test-all: $(READY) $(KERNELS)  ## all tests, or TIER=slow those that make test leaves out; prints what was skipped and why
-	$(PYTEST) $(if $(TIER),--tier $(TIER))
+	$(PYTEST) $(if $(TIER),--tier=$(TIER))
 
 DURATIONS := .pytest_cache/durations.jsonl
 
 slow-list: $(READY) $(KERNELS)  ## run all tests, and list in tests/slow.txt those that make test leaves out
-	$(PYTEST) --record $(DURATIONS) || true
+	$(PYTEST) --record=$(DURATIONS) || true
 	$(BIN)/python -m tests.durations $(DURATIONS)
 
 # Tests with more cases and more random draws here (tests/effort.py).

@@ -1,4 +1,4 @@
-"""Which tests run: all that are asked for, or with `--tier quick` those of `make test`, with `--tier slow` the others.
+"""Which tests run: all that are asked for, or with `--tier=quick` those of `make test`, with `--tier=slow` the others.
 
 `tests/slow.txt` lists the slow ones: a function, or one case of it, a line. `make slow-list` writes it, see
 `tests/durations.py`. A case that is not in the list is quick. PROOFS run with the quick ones, whatever they take.

@@ -15,7 +15,7 @@ from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionS
 from service.runner.kv_cache import KVCache, bytes_per_block, decode, encode
 from service.runner.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks
 from service.runner.row_blocks import bmm_row_quantum
-from tests.effort import drawn
+from tests.effort import drawn, meeting
 from tests.kernels import KERNELS, use
 
 CPU = torch.device("cpu")
@@ -155,13 +155,10 @@ def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) ->
             torch.testing.assert_close(out.double(), reference(sample, spec), atol=bound, rtol=bound)
 
 
-@pytest.mark.parametrize("dtype", STORED.values(), ids=STORED)
-@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
-def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
-    heads: int, kv_heads: int, spec: AttentionSpec, dtype: torch.dtype
-) -> None:
-    all_samples, spec = samples(heads, kv_heads, dtype), fitted(spec, heads)
+@pytest.mark.parametrize(("name", "of_heads", "stored"), meeting(NAMES, HEADS, [*STORED]), ids=str)
+def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(name: str, of_heads: tuple[int, int], stored: str) -> None:
+    (heads, kv_heads), dtype = of_heads, STORED[stored]
+    all_samples, spec = samples(heads, kv_heads, dtype), fitted(SPECS[NAMES.index(name)], heads)
     alone = [Pool(kv_heads, dtype, spec).step([(sample, 0, len(sample))], 0)[0] for sample in all_samples]
     for seed in range(drawn(1, 3)):
         pool = Pool(kv_heads, dtype, spec)

@@ -96,7 +96,7 @@ def test_a_run_is_recorded(tmp_path: Path) -> None:
     record = tmp_path / "durations.jsonl"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.tiers", "-p", "tests.durations", "-c", "/dev/null"]
     ran = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "--record", str(record), str(tmp_path)],
+        [*command, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", f"--record={record}", str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=ROOT,
