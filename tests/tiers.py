@@ -1,7 +1,8 @@
 """Which tests run: all that are asked for, or with `--tier=quick` those of `make test`, with `--tier=slow` the others.
 
 `tests/slow.txt` lists the slow ones: a function, or one case of it, a line. `make slow-list` writes it, see
-`tests/durations.py`. A case that is not in the list is quick. PROOFS run with the quick ones, whatever they take.
+`tests/durations.py`. A case that is not in the list is quick. The proofs of `tests/proofs.py` run with the quick
+ones.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 import pytest
 
+from tests.proofs import PROOFS
+
 SLOW: Final = Path(__file__).with_name("slow.txt")
-PROOFS: Final[dict[str, str]] = {}
-"""Functions, or single cases of them, and why they are worth their seconds."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     cases = [item.nodeid for item in items]
     if whole_files(config.args) and (gone := missing(PROOFS, cases)):
-        raise pytest.UsageError(f"no such tests, though tests/tiers.py names them: {', '.join(gone)}")
+        raise pytest.UsageError(f"no such tests, though tests/proofs.py names them: {', '.join(gone)}")
     runs = [is_quick(case) == (tier == "quick") for case in cases]
     config.hook.pytest_deselected(items=[item for item, run in zip(items, runs, strict=True) if not run])
     items[:] = [item for item, run in zip(items, runs, strict=True) if run]
