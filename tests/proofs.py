@@ -33,10 +33,9 @@ PROOFS: Final[dict[str, str]] = {
     "tests/api/test_instances.py::test_a_chat_of_a_hundred_turns_alternates": "one chat, two instances, PostgreSQL",
     "tests/unit/test_evaluation.py::test_a_report_of_the_demo_model": "quantized, measured, judged",
     # What a person or a program meets
-    "tests/e2e/test_serve.py::test_start_ends_with_one_real_answer": "dosirak serve",
+    "tests/e2e/test_serve.py::test_start_ends_with_one_real_answer": "dosirak serve, which is bentoml serve",
     "tests/e2e/test_serve.py::test_api_process_is_small_and_has_no_torch": "the API's process",
     "tests/e2e/test_serve.py::test_streamed_and_unary_answers_are_the_same[demo:2]": "a stream is its answer",
-    "tests/e2e/test_bento.py::test_bentomls_client_gets_an_answer": "bentoml serve and its client",
     "tests/ui/test_playground.py::test_regenerate_replaces_the_last_answer_and_branches_off_an_earlier_one": "a page",
     "tests/clients/test_openai.py::test_openai": "OpenAI's client",
     "tests/clients/test_huggingface.py::test_huggingface_text_generation": "TGI's client",

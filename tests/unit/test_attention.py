@@ -144,10 +144,10 @@ def in_chunks(pool: Pool, all_samples: Sequence[Sample], rng: random.Random) -> 
     return [torch.cat(part) for part in parts]
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
-def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) -> None:
-    spec = fitted(spec, heads)
+@pytest.mark.parametrize(("kernels", "name", "of_heads"), meeting(KERNELS, NAMES, HEADS), ids=str, indirect=["kernels"])
+def test_close_to_the_formula(name: str, of_heads: tuple[int, int]) -> None:
+    heads, kv_heads = of_heads
+    spec = fitted(SPECS[NAMES.index(name)], heads)
     for dtype, bound in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.int8, 3e-2)):
         pool = Pool(kv_heads, dtype, spec)
         for sample in samples(heads, kv_heads, dtype):
@@ -155,7 +155,12 @@ def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) ->
             torch.testing.assert_close(out.double(), reference(sample, spec), atol=bound, rtol=bound)
 
 
-@pytest.mark.parametrize(("name", "of_heads", "stored"), meeting(NAMES, HEADS, [*STORED]), ids=str)
+@pytest.mark.parametrize(
+    ("kernels", "name", "of_heads", "stored"),
+    meeting(KERNELS, NAMES, HEADS, [*STORED]),
+    ids=str,
+    indirect=["kernels"],
+)
 def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(name: str, of_heads: tuple[int, int], stored: str) -> None:
     (heads, kv_heads), dtype = of_heads, STORED[stored]
     all_samples, spec = samples(heads, kv_heads, dtype), fitted(SPECS[NAMES.index(name)], heads)
