@@ -21,6 +21,7 @@ from service.sessions.change import text_of
 from service.sessions.database import Database
 from service.sessions.knowledge import remove as remove_document
 from service.sessions.owned import Owned
+from service.sessions.search_index import INDEXES, Indexed
 from service.sessions.tables import (
     answers,
     batches,
@@ -81,7 +82,7 @@ async def remove_owner(database: Database, owner: str) -> int:
 async def compact(database: Database) -> None:
     if not database.is_sqlite:
         return
-    for name in search.INDEXES:
+    for name in INDEXES:
         pages = -_MERGED_PAGES  # negative begins a merge of everything, positive goes on with it
         while await _merge(database, name, pages):
             pages = _MERGED_PAGES
@@ -113,7 +114,7 @@ async def _remove_all(database: Database, condition: Any) -> int:
         removed += len(rows)
 
 
-async def _merge(database: Database, name: search.Indexed, pages: int) -> bool:
+async def _merge(database: Database, name: Indexed, pages: int) -> bool:
     """Makes one short step towards an index without traces of removed rows. Returns whether there is more to do."""
     async with database.writing() as connection:
         changes = text("SELECT total_changes()")

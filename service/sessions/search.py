@@ -9,18 +9,14 @@ The index may propose rows that do not match, but never misses a row that does; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
-    Index,
     Integer,
-    MetaData,
     Row,
     Select,
-    Table,
     bindparam,
     column,
     delete,
@@ -33,21 +29,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.sessions.grams import contains, grams_of, words_of
 from service.sessions.owned import Owned
+from service.sessions.search_index import Indexed, postgresql
 from service.text.grams import fold
 
-Indexed = Literal["session_grams", "message_grams", "passage_grams"]
-INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams", "passage_grams")
 _SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
-
-postgresql = MetaData()
-for _name in INDEXES:
-    Table(
-        _name,
-        postgresql,
-        Column("number", BigInteger, primary_key=True, autoincrement=False),
-        Column("grams", ARRAY(Integer), nullable=False),
-        Index(f"{_name}_all", "grams", postgresql_using="gin"),
-    )
 
 
 async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from alembic import context
 
 from service.records import tables as record_tables
-from service.sessions import search, tables
+from service.sessions import search_index, tables
 
 connection = context.config.attributes["connection"]
-indexes = () if connection.dialect.name == "sqlite" else (search.postgresql,)
+indexes = () if connection.dialect.name == "sqlite" else (search_index.postgresql,)
 
 
 def ours(name: str | None, kind: str, parents: object) -> bool:
     """Returns False for SQLite's own tables behind the index: they are no part of the compared schema."""
-    in_index = name is not None and name.startswith(search.INDEXES)
+    in_index = name is not None and name.startswith(search_index.INDEXES)
     return not (kind == "table" and connection.dialect.name == "sqlite" and in_index)
 
 
