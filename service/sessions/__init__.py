@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from service.sessions.store import SessionStore
 
 _ON_DEMAND = {
-    "StoredBatches": "batches",
-    "Feedback": "feedback",
-    "Idempotency": "idempotency",
-    "KnowledgeBase": "knowledge",
-    "NewerDatabase": "migrating",
-    "SessionStore": "store",
-    "StoredAnswers": "answers",
+    "StoredBatches": "service.sessions.batches",
+    "Feedback": "service.sessions.feedback",
+    "Idempotency": "service.sessions.idempotency",
+    "KnowledgeBase": "service.sessions.knowledge",
+    "NewerDatabase": "service.sessions.migrating",
+    "SessionStore": "service.sessions.store",
+    "StoredAnswers": "service.sessions.answers",
 }
 
 __all__ = [
@@ -118,4 +118,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _ON_DEMAND:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)
+    return getattr(import_module(_ON_DEMAND[name]), name)
