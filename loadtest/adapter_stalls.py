@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 from loadtest.adapters import SHAPE, save_adapter, save_base
-from service.engine.messages import EngineConfig, Request, SamplingParams
-from service.engine_client.client import EngineClient
+from service.engine.client.client import EngineClient
+from service.engine.protocol.messages import EngineConfig, Request, SamplingParams
 from service.settings import engine_environment
 
 NEW = 1900

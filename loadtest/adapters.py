@@ -19,14 +19,14 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from models import adapters, skeleton
-from models.int8 import quantize_rows
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, Request, SamplingParams
-from service.engine.worker import build_core
-from service.runner.loading.building import build_runner
-from service.runner.model_runner import ModelRunner
+from models.weights import adapters, skeleton
+from models.weights.int8 import quantize_rows
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import EngineConfig, Request, SamplingParams
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.model_runner import ModelRunner
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 49152,

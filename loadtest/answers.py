@@ -24,7 +24,7 @@ from loadtest.bench.report import host, table
 from loadtest.bench.session import commit
 from loadtest.bench.systems import System
 from loadtest.bench.wave import Asked
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer
 

@@ -14,15 +14,15 @@ from functools import partial
 
 import torch
 
-from models.loading import DTYPES
+from models.weights.loading import DTYPES
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.runner.forwards.attention import AttentionSpec
+from service.engine.runner.kv_cache import KVCache, bytes_per_block
+from service.engine.runner.limits import DEPTH, memory_read, seconds, ways_of, weight_memory
+from service.engine.runner.native.attention import heads_struct
+from service.engine.runner.native.library import Library, library
 from service.engine.scheduling.cost import chunk_attention
 from service.host import usable_cores
-from service.runner.forwards.attention import AttentionSpec
-from service.runner.kv_cache import KVCache, bytes_per_block
-from service.runner.kv_size import LayerShape
-from service.runner.limits import DEPTH, memory_read, seconds, ways_of, weight_memory
-from service.runner.native.attention import heads_struct
-from service.runner.native.library import Library, library
 
 WORK = ((1, 200, 1), (8, 200, 1), (32, 200, 1), (8, 1024, 1), (1, 4096, 1), (1, 0, 1024), (8, 0, 128), (1, 700, 16))
 """Sequences, their positions so far, and new rows of each."""

@@ -29,7 +29,7 @@ import aiohttp
 
 from loadtest.crashes import Service
 from loadtest.reports import SHAPES, publish
-from models.repository import Repository
+from models.repository.repository import Repository
 
 MOST_RATIO: Final = 1.1
 ENDPOINT: Final = "/v1/chat/completions"

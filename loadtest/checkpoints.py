@@ -29,8 +29,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from models.starter import DEMO as DEMO_NAME
-from models.starter import WEIGHTS
+from models.imports.starter import DEMO as DEMO_NAME
+from models.imports.starter import WEIGHTS
 
 FIRST_PLAIN_ID: Final = 300
 REPEAT: Final = 48

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from loadtest.alternating import in_turns
 from loadtest.session_turns import ENGINE, publish, turn
-from service.logs import configure_logging
+from service.observability.logs import configure_logging
 from service.settings import Settings
 from tests import postgres
 from tests.fake_service import World, serving

@@ -23,13 +23,13 @@ from loadtest.bench.cache import CACHE, Cache
 from loadtest.bench.wave import random_prompts
 from loadtest.checkpoints import TINYLLAMA, draft_shape
 from loadtest.peers.driver import TEMPERATURE, TOP_P
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
-from service.engine.worker import build_core
-from service.runner.loading.building import build_runner
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.loading.building import build_runner
 from service.settings import Settings
 
 PROMPT, NEW = 128, 64

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 import transformers
 
-from service.engine.messages import EngineConfig, Request, SamplingParams
-from service.engine.worker import build_core
-from service.runner.loading.building import build_runner
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import EngineConfig, Request, SamplingParams
+from service.engine.runner.loading.building import build_runner
 
 T5_BASE: dict[str, Any] = {"vocab_size": 32128, "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12}
 BART_BASE: dict[str, Any] = {"vocab_size": 50265, "d_model": 768, "encoder_layers": 6, "decoder_layers": 6}

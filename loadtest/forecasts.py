@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from loadtest.bench.journal import Journal
-from models.shapes import TYPICAL
-from service.doctor.diagnosis import Expected, demo_shape, expected
-from service.doctor.measured import Measured, measure
+from models.weights.shapes import TYPICAL
+from service.cli.doctor.diagnosis import Expected, demo_shape, expected
+from service.evaluation.host.measured import Measured, measure
 from service.settings import Settings
 
 BATCHES = (1, 8, 32)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from loadtest.ending import end_on_sigterm
 from loadtest.runner import result, sample
-from service.scenarios.figures import percentile
+from service.evaluation.scenarios.figures import percentile
 
 CORES, ERROR_MS = 0.5, 2.0
 PORT = 3999

@@ -30,21 +30,21 @@ from loadtest.bench.cache import CACHE, Cache
 from loadtest.bench.wave import random_prompts
 from loadtest.checkpoints import TINYLLAMA, WIDE, Shape
 from loadtest.idle import Clock
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.constraint import Constraint
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.sampling import masks
+from service.engine.runner.sampling.processors import Masks
+from service.engine.runner.sampling.sampler import Sampler
 from service.engine.scheduling.speculation import Drafts, Speculation
-from service.engine.sequence import Sequence
-from service.engine.worker import build_core
-from service.grammars import Grammar
-from service.grammars.matching import VocabularyGrammars
-from service.runner.loading.building import build_runner
-from service.runner.sampling import masks
-from service.runner.sampling.processors import Masks
-from service.runner.sampling.sampler import Sampler
+from service.engine.sequences.constraint import Constraint
+from service.engine.sequences.sequence import Sequence
 from service.settings import Settings
+from service.text.grammars import Grammar
+from service.text.grammars.matching import VocabularyGrammars
 
 PROMPT: Final = 32
 SHAPES: Final = {"tinyllama": replace(TINYLLAMA, name="tinyllama-128k", vocabulary=128_256), "wide": WIDE}

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from models.demo.grammar import Style, dialogue
-from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.messages import StepOutput
-from service.guard import Grams, Guard, read_guard
+from service.engine.protocol.messages import StepOutput
+from service.generation.guard import Grams, Guard, read_guard
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest
 from service.text.tokenizer import Tokenizer
 
 WEIGHTS: Final = Path(__file__).parent.parent / "models" / "demo" / "weights"

@@ -13,10 +13,10 @@ import statistics
 
 import torch
 
-from models.hadamard import BLOCK
-from models.shapes import Shape
+from models.weights.hadamard import BLOCK
+from models.weights.shapes import Shape
+from service.engine.runner.loading.narrow import BLOCK_SIZE, CONTEXT, narrow_runner, step_seconds
 from service.host import usable_cores
-from service.runner.loading.narrow import BLOCK_SIZE, CONTEXT, narrow_runner, step_seconds
 
 SHAPES = {
     "TinyLlama-1.1B": Shape("TinyLlama-1.1B", 22, 2048, 32, 4, 64, 5632, 32000, 2048, tied=False),

@@ -21,14 +21,14 @@ from typing import Final, ParamSpec, TypeVar
 import msgspec
 
 from loadtest.peers.driver import TEMPERATURE, TOP_P
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.core import EngineCore
-from service.engine.frames import encode
-from service.engine.messages import Request, SamplingParams, Step
-from service.engine.worker import build_core
-from service.runner.loading.building import build_runner
-from service.runner.model_runner import ModelRunner
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.frames import encode
+from service.engine.protocol.messages import Request, SamplingParams, Step
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.model_runner import ModelRunner
 from service.settings import Settings
 
 PROMPT: Final = 128

@@ -1,7 +1,7 @@
 """This test measures the machine's limits, memory read and matrix products, and our kernels' share of them.
 
 `python -m loadtest.limits` prints both in one run, as medians of alternating repetitions. The measuring is
-`service.runner.limits`, which `dosirak doctor` forecasts from.
+`service.engine.runner.limits`, which `dosirak doctor` forecasts from.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import partial
 
 import torch
 
+from service.engine.runner.limits import DEPTH, OUTPUTS, memory_read, seconds, ways, weight_memory
 from service.host import usable_cores
-from service.runner.limits import DEPTH, OUTPUTS, memory_read, seconds, ways, weight_memory
 
 ROWS = (1, 2, 4, 8, 16, 32, 128, 1024)
 

@@ -20,13 +20,13 @@ import torch
 from bitsandbytes.nn.modules import Int8Params, Linear8bitLt
 from torch import Tensor
 
-from models.calibration import THRESHOLD
-from models.int8 import quantize_rows
-from models.loading import Outliers
+from models.weights.calibration import THRESHOLD
+from models.weights.int8 import quantize_rows
+from models.weights.loading import Outliers
+from service.engine.runner.limits import seconds
+from service.engine.runner.linear import Int8Linear, activation_reach
+from service.engine.runner.native.library import library
 from service.host import usable_cores
-from service.runner.limits import seconds
-from service.runner.linear import Int8Linear, activation_reach
-from service.runner.native.library import library
 
 SHAPES = ((2048, 2048), (5632, 2048))
 """[out_features, in_features]"""

@@ -17,12 +17,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, ParamSpec, TypeVar
 
-from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.core import EngineCore
-from service.engine.frames import HEADER_BYTES, decode_from_engine, encode
-from service.engine.messages import EngineConfig, Request, SamplingParams, Step
-from service.engine.profiling import Recorder
-from service.engine.worker import build_core
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.frames import HEADER_BYTES, decode_from_engine, encode
+from service.engine.protocol.messages import EngineConfig, Request, SamplingParams, Step
+from service.engine.protocol.profiling import Recorder
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 
 PARTS: Final = ("schedule", "update", "rest of step", "stats", "frame", "in all", "client")
 WARM_UP: Final = 40

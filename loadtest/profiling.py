@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from models.repository import Repository
-from service.engine.core import EngineCore
-from service.engine.messages import Profile, Profiled, Request, SamplingParams
-from service.engine.profiling import Profiler
+from models.repository.repository import Repository
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Profile, Profiled, Request, SamplingParams
+from service.engine.protocol.profiling import Profiler
 from service.evaluation.offline import load
 from service.settings import Settings
 

@@ -20,11 +20,11 @@ from statistics import median
 import httpx
 
 from loadtest.checkpoints import SMALL, TINYLLAMA, save
-from models.importing import import_source
-from models.quantize import quantize
-from models.report import Effort, Report
-from models.repository import Repository
-from models.starter import WEIGHTS, publish_demo
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.report import Effort, Report
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from service.evaluation.evaluate import evaluate
 from service.settings import Settings
 

@@ -26,9 +26,9 @@ from loadtest.runner.figures import figures
 from loadtest.runner.judging import EXIT, checks, verdict
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
-from service.scenarios.reading import read_scenario
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Scenario
+from service.evaluation.scenarios.reading import read_scenario
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from loadtest.runner.measuring import Measured

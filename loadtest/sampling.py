@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from service.engine.batch import Scheduled
-from service.engine.messages import Request, SamplingParams
-from service.engine.sequence import Sequence
-from service.runner.sampling.reference import TorchSampling
-from service.runner.sampling.row import SamplerRow
-from service.runner.sampling.sampler import Backend, Sampler
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.sampling.reference import TorchSampling
+from service.engine.runner.sampling.row import SamplerRow
+from service.engine.runner.sampling.sampler import Backend, Sampler
+from service.engine.sequences.batch import Scheduled
+from service.engine.sequences.sequence import Sequence
 
 PROMPT = 100
 SPREAD = 3.0

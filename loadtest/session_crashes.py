@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.sessions import (
+from service.storage.sessions import (
     Answered,
     Done,
     Finished,

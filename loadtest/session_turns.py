@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import msgspec
 
-from models.repository import Repository
-from models.starter import WEIGHTS
-from service.logs import configure_logging
+from models.imports.starter import WEIGHTS
+from models.repository.repository import Repository
+from service.observability.logs import configure_logging
 from service.settings import Settings
 from tests.fake_service import INFO, World, serving
 from tests.versions import FACTS, write_weights

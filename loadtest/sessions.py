@@ -22,10 +22,10 @@ from statistics import median, quantiles
 from sqlalchemy import text
 
 from loadtest import session_crashes
-from service.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, search
-from service.sessions.change import text_of
-from service.sessions.records import columns_of, stored, stored_reply
-from service.sessions.values import new_session_id
+from service.storage.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, search
+from service.storage.sessions.change import text_of
+from service.storage.sessions.records import columns_of, stored, stored_reply
+from service.storage.sessions.values import new_session_id
 
 OWNER = "measured"
 WORDS = (

@@ -65,7 +65,7 @@ def resident() -> dict[int, tuple[str, float]]:
     found = {}
     for process in psutil.process_iter(["pid", "cmdline", "memory_info"]):
         command = " ".join(process.info["cmdline"] or ())
-        if "service.engine.worker" in command:
+        if "service.engine.process.worker" in command:
             found[process.info["pid"]] = ("engine", process.info["memory_info"].rss / MIB)
         elif "_bentoml_impl" in command and "worker" in command:
             found[process.info["pid"]] = ("api", process.info["memory_info"].rss / MIB)

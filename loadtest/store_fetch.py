@@ -20,9 +20,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from models.store.fetching import AT_ONCE, PART_BYTES, copy_part, fetch
-from models.store.remote import Remote
-from models.store.shared_store import SharedStore, blob
+from models.repository.store.fetching import AT_ONCE, PART_BYTES, copy_part, fetch
+from models.repository.store.remote import Remote
+from models.repository.store.shared_store import SharedStore, blob
 
 
 def own(remote: Remote, path: str, size: int, target: Path) -> None:

@@ -38,8 +38,8 @@ def create() -> Any:
     """Returns the app."""
     from service.api import edge, spans
     from service.app import create as app
-    from service.tracing.bounded import CountedExporter
-    from service.tracing.exporting import Exporting
+    from service.observability.tracing.bounded import CountedExporter
+    from service.observability.tracing.exporting import Exporting
 
     recorded, sent, count = Timed(), Timed(), 0
     setattr(edge, "span_of", recorded.wrap(spans.span_of))  # noqa: B010

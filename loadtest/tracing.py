@@ -29,9 +29,9 @@ from loadtest.alternating import in_turns, processor_seconds
 from loadtest.counters import serving, until_ready
 from loadtest.timed_tracing import FILE
 from loadtest.watching import tokens_per_second
-from service.metrics import Metrics
-from service.tracing import Facts, Span, trace_context
-from service.tracing.exporting import Exporting
+from service.observability.metrics import Metrics
+from service.observability.tracing import Facts, Span, trace_context
+from service.observability.tracing.exporting import Exporting
 
 UNSAMPLED: Final = 2000
 """Requests that are timed alone."""

@@ -25,25 +25,25 @@ from typing import Final
 import uvloop
 
 from loadtest.checkpoints import Shape, save
-from models.importing import import_source
+from models.imports.importing import import_source
+from models.imports.starter import DEMO, WEIGHTS, publish_demo
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from models.starter import DEMO, WEIGHTS, publish_demo
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
+from service.evaluation.scenarios.reading import read_scenario
+from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning import objective
+from service.evaluation.tuning.candidate import Candidate, present
+from service.evaluation.tuning.driving import Broken, drive
+from service.evaluation.tuning.engines import Engines, engine_of
+from service.evaluation.tuning.field import GRAINS, Grain, Reach, family, field
+from service.evaluation.tuning.halving import Round
+from service.evaluation.tuning.outcome import Outcome
+from service.evaluation.tuning.slices import Slice
+from service.evaluation.tuning.tuner import Tuner
+from service.evaluation.tuning.workload import Workload
 from service.host import usable_cores
-from service.scenarios.reading import read_scenario
-from service.scenarios.scenario import Scenario
 from service.settings import Settings
-from service.tuning import objective
-from service.tuning.candidate import Candidate, present
-from service.tuning.driving import Broken, drive
-from service.tuning.engines import Engines, engine_of
-from service.tuning.field import GRAINS, Grain, Reach, family, field
-from service.tuning.halving import Round
-from service.tuning.outcome import Outcome
-from service.tuning.slices import Slice
-from service.tuning.tuner import Tuner
-from service.tuning.workload import Workload
 
 SHARE: Final = 0.25
 TURN: Final = 3.0

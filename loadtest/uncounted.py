@@ -10,16 +10,16 @@ import os
 import sys
 from typing import Any
 
-from service.engine import worker
-from service.engine.tally import Tally
-from service.engine.work_done import WorkDone
+from service.engine.process import worker
+from service.engine.process.work_done import WorkDone
+from service.engine.sequences.tally import Tally
 
 
 def create() -> Any:
     """Returns the app whose metrics stay at 0."""
     from service.app import create as counted
-    from service.engine_client.client import EngineClient
-    from service.metrics import Metrics, ModelMetrics
+    from service.engine.client.client import EngineClient
+    from service.observability.metrics import Metrics, ModelMetrics
 
     for kind, names in ((ModelMetrics, ("handed_out", "answered", "on_step")), (Metrics, ("http_request",))):
         for name in names:

@@ -29,15 +29,15 @@ import psutil
 
 from loadtest.fleet.costs import ApiCosts, DatabaseCosts, EngineCosts, UnitCosts, write
 from loadtest.session_turns import ANSWER, QUESTION, publish
-from models.repository import Repository
-from models.starter import WEIGHTS, publish_demo
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.core import EngineCore
-from service.engine.loop import Channel
-from service.engine.messages import Request, SamplingParams, Step
-from service.engine.worker import build_scheduler
-from service.logs import configure_logging
-from service.runner.loading.building import build_runner
+from service.engine.process.core import EngineCore
+from service.engine.process.loop import Channel
+from service.engine.process.worker import build_scheduler
+from service.engine.protocol.messages import Request, SamplingParams, Step
+from service.engine.runner.loading.building import build_runner
+from service.observability.logs import configure_logging
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests import postgres

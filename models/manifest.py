@@ -19,12 +19,12 @@ QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8", "int4"
 activations except outlier columns, which stay in 16 bits. `int4` has 4-bit weights in most layers, and 8-bit
 activations. `file` has the blocks of a GGUF file as they are, and activations in 8 bits by groups of 32."""
 HADAMARD: frozenset[str] = frozenset({"int8", "int8-weight"})
-"""Precisions whose weights pass a Hadamard transform (`models.hadamard`) in versions of today's recipe."""
+"""Precisions whose weights pass a Hadamard transform (`models.weights.hadamard`) in versions of today's recipe."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = frozenset({ADAPTER_CONFIG, ADAPTER_WEIGHTS})
-"""The files of a version with an adapter besides its base's files (`models.adapters`)."""
+"""The files of a version with an adapter besides its base's files (`models.weights.adapters`)."""
 
 # A subset of `[a-z0-9][a-z0-9._-]{0,63}`: BentoML's own tags are at most 63 characters and end with a letter or digit,
 # and one directory that is not a valid tag makes `bentoml models list` fail for the whole store.
@@ -88,7 +88,7 @@ class File:
 @dataclass(frozen=True, slots=True, order=True)
 class Layer:
     """Modules that are stored alike: their names, with `*` or a list for numbers in them, and the dtype of their
-    weights (`checkpoint.layers`)."""
+    weights (`repository.layers`)."""
 
     pattern: str
     dtype: str

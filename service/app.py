@@ -19,11 +19,10 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from models import __version__
+from models.imports.starter import demo_is_wanted, missing_of
 from models.manifest import Manifest
-from models.repository import Repository
-from models.starter import demo_is_wanted, missing_of
-from models.store.contents import SharedContents
-from service.answers import Answers, Conversations
+from models.repository.repository import Repository
+from models.repository.store.contents import SharedContents
 from service.api import handlers
 from service.api.auth import Auth
 from service.api.cors import Cors
@@ -33,44 +32,46 @@ from service.api.edge import Edge
 from service.api.encoding import event, line
 from service.api.lines import ENDPOINTS, LineAnswers
 from service.api.openapi import document
+from service.api.router import interface, plain_routes
 from service.api.routes.unknown import unknown_route
-from service.batches.lane import Lane, LaneLimits, Lookout
-from service.capacity import load_of
+from service.api.stopping import is_stopping
 from service.deployments.deployments import Deployments
 from service.deployments.engine_kinds import Kinds
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config, worker_of
-from service.engine_client.client import Engine, EngineClient
-from service.engine_client.poison import PoisonRegister
-from service.engine_client.process import WORKER, Started
-from service.engine_client.replicas import Replicas
-from service.engines.kinds import vllm_python
-from service.files.contents import Contents
-from service.files.files import EXPIRE_FILES, Files
-from service.guard import read_guard
+from service.deployments.instances import Instances
+from service.deployments.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
+from service.engine.client.client import Engine, EngineClient
+from service.engine.client.poison import PoisonRegister
+from service.engine.client.process import WORKER, Started
+from service.engine.client.replicas import Replicas
+from service.engine.kinds.kinds import vllm_python
+from service.evaluation.jobs.idle_reports import IdleReports
+from service.evaluation.jobs.jobs import Jobs
+from service.generation.answers import Answers
+from service.generation.batches.capacity import load_of
+from service.generation.batches.lane import Lane, LaneLimits, Lookout
+from service.generation.conversations import Conversations
+from service.generation.guard import read_guard
 from service.host import has_torch
-from service.instances import Instances
-from service.interface import interface, plain_routes
-from service.inventory import take_stock
-from service.jobs.idle_reports import IdleReports
-from service.jobs.jobs import Jobs
-from service.live.feed import Feed
-from service.live.figures import Figures
-from service.logs import configure_logging
-from service.metrics import Metrics
-from service.profiles.profiles import Profiles
-from service.records import SharedRecords, open_repository
-from service.sessions import Limits
+from service.observability.inventory import take_stock
+from service.observability.live.feed import Feed
+from service.observability.live.figures import Figures
+from service.observability.logs import configure_logging
+from service.observability.metrics import Metrics
+from service.observability.profiles.profiles import Profiles
+from service.observability.tracing import Tracer
 from service.settings import Settings, engine_environment
-from service.stopping import is_stopping
-from service.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
+from service.storage.files.contents import Contents
+from service.storage.files.files import EXPIRE_FILES, Files
+from service.storage.records import SharedRecords, open_repository
+from service.storage.sessions import Limits
 from service.tasks import BackgroundTasks
-from service.tracing import Tracer
 from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
-    from service.sessions import SessionStore
+    from service.storage.sessions import SessionStore
 
 WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
     "tracing": False,
@@ -278,7 +279,7 @@ def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
     """Returns what sends spans; None without a collector, and then OpenTelemetry is not imported."""
     if settings.traces_url is None:
         return None
-    from service.tracing.exporting import Exporting
+    from service.observability.tracing.exporting import Exporting
 
     return Exporting(settings.traces_url, __version__, metrics)
 
@@ -286,8 +287,8 @@ def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
 async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
     """Opens the store at its first use, in a thread beside the event loop: its libraries take most of a second to
     import."""
-    await asyncio.to_thread(import_module, "service.sessions.store")
-    from service.sessions import SessionStore
+    await asyncio.to_thread(import_module, "service.storage.sessions.store")
+    from service.storage.sessions import SessionStore
 
     limits = Limits(
         settings.sessions_ttl_seconds,
@@ -313,7 +314,7 @@ def _preparation(
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
         if not (missing or demo_is_wanted(repository, settings.default_model)):
             return
-        starter = "models.starter" if settings.is_alone else "service.starting.first_models"
+        starter = "models.imports.starter" if settings.is_alone else "service.deployments.first_models"
         command = (sys.executable, "-m", starter, str(settings.data_dir), *missing)
         process = await asyncio.create_subprocess_exec(*command)
         try:

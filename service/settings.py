@@ -10,22 +10,22 @@ import getpass
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
-from models.store.place import StorePlace, require_store_url
-from service.collector_url import checked_url, standard_traces_url, traces_url
-from service.device_names import CUDA, parse_devices
-from service.engines.places import checked_network
-from service.origins import EVERY, origins_of
+from models.repository.gate import Limits
+from models.repository.store.place import StorePlace, require_store_url
+from service.addresses import EVERY, checked_network, checked_url, origins_of, standard_traces_url, traces_url
+from service.host import CUDA, absent, num_gpus, parse_devices
 
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
@@ -498,3 +498,29 @@ def engine_environment() -> dict[str, str]:
     steps and then sleep: threads that spin on make a step 30 times slower as soon as other work wants a core
     (docs/log.md). torch's profiler writes no lines of its own to the log."""
     return {"GOMP_SPINCOUNT": "30000", "KINETO_LOG_LEVEL": "99", **os.environ}
+
+
+def settings_or_exit() -> Settings:
+    """Returns the settings; ends the process with a line for each wrong one. `bentoml serve` would show a traceback."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        sys.exit("\n".join(f"{name}: {sentence}" for name, sentence in sentences(error)))
+    if sentence := absent(settings.device_list, num_gpus(visible_gpus())):
+        sys.exit(f"DOSIRAK_DEVICES: {sentence}")
+    return settings
+
+
+def sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Yields the variable's name and what is wrong with its value, for each problem of the settings."""
+    for problem in error.errors():
+        name = "_".join(["DOSIRAK", *map(str, problem["loc"])]).upper() if problem["loc"] else "settings"
+        yield name, f"{problem['msg']}{_way_out(problem)}"
+
+
+def _way_out(problem: ErrorDetails) -> str:
+    """Returns the end of the sentence about a wrong value: its default. The settings' own sentences have their ends."""
+    field = Settings.model_fields.get(str(problem["loc"][0])) if problem["loc"] else None
+    if field is None or problem["type"] == "value_error":
+        return ""
+    return f"; remove the variable for its default{'' if field.default is None else f', {field.default}'}"

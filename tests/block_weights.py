@@ -9,7 +9,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from torch import Tensor
 
-from models.blocks import BlockWeight
+from models.weights.blocks import BlockWeight
 from tests.gguf_files import Stored
 
 _SCALES: Final = {

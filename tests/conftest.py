@@ -12,7 +12,7 @@ import httpx
 import hypothesis
 import pytest
 
-from models.starter import DEMO
+from models.imports.starter import DEMO
 from tests.sanitized import VARIABLE
 
 pytest_plugins = ["tests.tiers", "tests.durations"]
@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("DOSIRAK_DEFAULT_MODEL", DEMO)
 
 if os.environ.get(VARIABLE):
-    from service.runner.native import library
+    from service.engine.runner.native import library
 
     library.open_library = partial(library.open_library, sanitized=True)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.bench.cache import whole
-from service.runner.native import build
+from service.engine.runner.native import build
 
 MACHINE: Final = "aarch64"
 ROOT: Final = Path(__file__).parent.parent

@@ -19,8 +19,8 @@ import httpx
 import uvicorn
 
 from loadtest.bench.running import free_port
-from service.engine.messages import Request
-from service.sessions import idempotency
+from service.engine.protocol.messages import Request
+from service.storage.sessions import idempotency
 from service.text.tokenizer import Tokenizer
 from tests.fake_service import serving
 

@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
-from service.child_process import die_with_parent
-from service.jobs.worker import ProgressWriter
+from service.evaluation.jobs.worker import ProgressWriter
+from service.host import die_with_parent
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import time
 
 import msgspec
 
-from models.repository import Repository
-from service.child_process import die_with_parent
-from service.jobs.worker import ProgressWriter
+from models.repository.repository import Repository
+from service.evaluation.jobs.worker import ProgressWriter
+from service.host import die_with_parent
 from service.settings import Settings
 from tests.reports import COMPARED, report
 

@@ -23,11 +23,12 @@ from fastapi import FastAPI
 from msgspec import structs
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.engine.messages import (
+from service.engine.client.client import Engine, EngineState
+from service.engine.protocol.messages import (
     EngineInfo,
     EngineStats,
     FinishReason,
@@ -38,12 +39,11 @@ from service.engine.messages import (
     StepRecord,
     TokenLogprobs,
 )
-from service.engine.work import ModelWork
-from service.engine_client.client import Engine, EngineState
-from service.jobs.jobs import WORKER, Jobs
-from service.metrics import Metrics
-from service.records import SharedRecords, open_repository
+from service.engine.protocol.work import ModelWork
+from service.evaluation.jobs.jobs import WORKER, Jobs
+from service.observability.metrics import Metrics
 from service.settings import Settings
+from service.storage.records import SharedRecords, open_repository
 from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
 from tests.conformance import conforms

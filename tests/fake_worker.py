@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.engine.batch import Batch, SampledToken
-from service.engine.core import ModelRunner
-from service.engine.messages import EngineConfig, EngineInfo
-from service.engine.worker import main
+from service.engine.process.core import ModelRunner
+from service.engine.process.worker import main
+from service.engine.protocol.messages import EngineConfig, EngineInfo
+from service.engine.sequences.batch import Batch, SampledToken
 from tests.fakes import FakeRunner, fake_info
 
 

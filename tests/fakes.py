@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.blocks.window import WindowPool
-from service.engine.core import Clock, EngineCore, ModelRunner
-from service.engine.messages import (
+from service.engine.client.engine import Engine, EngineFailed, EngineState
+from service.engine.client.streams import Streams
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.kv_cache.window import WindowPool
+from service.engine.process.core import Clock, EngineCore, ModelRunner
+from service.engine.protocol.messages import (
     EngineInfo,
     EngineStats,
     Pooling,
@@ -37,9 +38,8 @@ from service.engine.messages import (
 )
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
-from service.engine.sequence import Sequence
-from service.engine_client.engine import Engine, EngineFailed, EngineState
-from service.engine_client.streams import Streams
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.sequences.sequence import Sequence
 from service.errors import Unavailable
 from tests.profiles import FakeRecorder
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from service.grammars import Grammar
-from service.grammars.matching import VocabularyGrammars
+from service.text.grammars import Grammar
+from service.text.grammars.matching import VocabularyGrammars
 
 WORDS: Final = (
     '{"',

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from service.grammars.json_schema import KEPT, REFUSED_BY_COMPILER
+from service.text.grammars.json_schema import KEPT, REFUSED_BY_COMPILER
 
 DRAFTS: Final = (
     "http://json-schema.org/draft-04/schema#",

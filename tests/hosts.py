@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.doctor.checks import Surroundings
-from service.doctor.measured import EngineTimes, Measured
-from service.machine import Disk, Host, Kernel, Memory, Processor, Software, Threads
+from service.cli.doctor.checks import Surroundings
+from service.evaluation.host.machine import Disk, Host, Kernel, Memory, Processor, Software, Threads
+from service.evaluation.host.measured import EngineTimes, Measured
 
 GB = 10**9
 PACKAGES: dict[str, str | None] = {"torch": "2.13.0", "transformers": "5.23.0", "bentoml": "1.4.39"}

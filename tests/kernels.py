@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from service.engine.runner.native.build import preferred
+from service.engine.runner.native.library import Library, library, open_library
 from service.host import processor_vendor
-from service.runner.native.build import preferred
-from service.runner.native.library import Library, library, open_library
 from tests.effort import IS_THOROUGH
 
 TORCH = "torch"
@@ -28,4 +28,4 @@ MAIN_KERNELS = KERNELS if IS_THOROUGH else tuple(dict.fromkeys((KERNELS[0], TORC
 def use(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the end of the test the engine has these kernels: an instruction set, or "torch" for none."""
     chosen = LIBRARIES.get(kernels, "switched off by the test")
-    monkeypatch.setattr("service.runner.native.library.load", lambda: chosen)
+    monkeypatch.setattr("service.engine.runner.native.library.load", lambda: chosen)

@@ -16,8 +16,8 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from service.sessions import migrating
-from service.sessions.database import Database
+from service.storage.database import migrating
+from service.storage.database.database import Database
 
 migrate_really = migrating.upgrade
 NEW_ID = "UPDATE record_state SET database_id = '{}'"

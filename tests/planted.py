@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from service.guard.patterns import passes_luhn, resident_check_digit
+from service.generation.guard.patterns import passes_luhn, resident_check_digit
 
 ROOT = Path(__file__).parent.parent
 KOREAN = """본 계약은 갑이 운영하는 도시락 점포의 조리법과 거래처 명부를 을에게
@@ -110,7 +110,7 @@ def _resident(rng: random.Random) -> str:
 
 def _excerpt(rng: random.Random) -> str:
     """Some words of a protected text, long enough, their spacing and case changed."""
-    from service.guard.corpus import UNITS, fold
+    from service.generation.guard.corpus import UNITS, fold
 
     while True:
         words = rng.choice(PROTECTED).split()

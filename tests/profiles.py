@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.engine.profiling import Part, Span
+from service.engine.protocol.profiling import Part, Span
 
 BASE = 1_790_857_026_000_000_000
 Timed = tuple[str, float, float]

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.int4 import encode, fits
-from models.loading import DTYPES, LowRankWeights, Outliers
 from models.manifest import HADAMARD
-from service.runner.forwards.attention import AttentionSpec
-from service.runner.loading.blueprint import (
+from models.weights.int4 import encode, fits
+from models.weights.loading import DTYPES, LowRankWeights, Outliers
+from service.engine.runner.forwards.attention import AttentionSpec
+from service.engine.runner.forwards.blueprint import (
     ACTIVATIONS,
     HEAD,
     PRODUCTS,

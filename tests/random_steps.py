@@ -19,15 +19,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from service.runner import kv_cache
-from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.kv_cache import KVCache
-from service.runner.kv_size import SCALE_BYTES, LayerShape, window_of
-from service.runner.native import library as native_library
-from service.runner.native import linear as native_linear
-from service.runner.native.decoder import NativeDecoder
-from service.runner.native.library import Library, open_library
-from service.runner.step import AdapterRows, Step
+from service.engine.kv_cache.kv_size import SCALE_BYTES, LayerShape, window_of
+from service.engine.runner import kv_cache
+from service.engine.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
+from service.engine.runner.forwards.native_decoder import NativeDecoder
+from service.engine.runner.forwards.step import AdapterRows, Step
+from service.engine.runner.kv_cache import KVCache
+from service.engine.runner.native import library as native_library
+from service.engine.runner.native import linear as native_linear
+from service.engine.runner.native.library import Library, open_library
 from tests.random_models import Sizes, noise, random_adapter, random_blueprint
 
 CPU: Final = torch.device("cpu")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from models.manifest import Manifest
-from models.report import Comparison, Recalled, Report, Speed, TextPart, TextSet
+from models.repository.report import Comparison, Recalled, Report, Speed, TextPart, TextSet
 
 COMPARED = Comparison("demo:1", "0" * 64, 0.001, 0.0004, 0.97, 0.9, {"1": 1.8, "8": 1.4, "32": 1.1}, 0.995, 0.93)
 

@@ -48,7 +48,7 @@ def _asked(option: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    from service.runner.native import build
+    from service.engine.runner.native import build
 
     libraries = runtime()
     if libraries is None:

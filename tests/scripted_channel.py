@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.engine.messages import FromEngine, Step, ToEngine
+from service.engine.protocol.messages import FromEngine, Step, ToEngine
 
 
 class ScriptedChannel:

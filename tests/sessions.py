@@ -11,7 +11,7 @@ import pytest
 
 from service.context.partition import Counts, Partition
 from service.context.stored_receipt import stored_form
-from service.sessions import Answered, NewMessage, NewReply, NewTurn, SessionStore, Turn
+from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, SessionStore, Turn
 from tests import postgres
 
 needs_postgresql = pytest.mark.skipif(postgres.missing() is not None, reason=postgres.missing() or "")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from service.engine.worker import BuildRunner, main
-from service.runner.sampling.sampler import Sampler
+from service.engine.process.worker import BuildRunner, main
+from service.engine.runner.sampling.sampler import Sampler
 
 PLANTED = "aten::lgamma"
 _NUMBERS = torch.rand(400_000, generator=torch.Generator().manual_seed(0))
@@ -25,7 +25,7 @@ def slowed(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepare() -> BuildRunner:
-    from service.runner.loading.building import build_runner
+    from service.engine.runner.loading.building import build_runner
 
     Sampler.sample = slowed(Sampler.sample)  # type: ignore[method-assign]
     return build_runner

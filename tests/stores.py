@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from werkzeug.serving import WSGIRequestHandler
 
-from models.opening import open_repository
-from models.repository import Repository
-from models.store.place import StorePlace
-from models.store.remote import Remote
-from models.store.shared_store import SharedStore
+from models.repository.opening import open_repository
+from models.repository.repository import Repository
+from models.repository.store.place import StorePlace
+from models.repository.store.remote import Remote
+from models.repository.store.shared_store import SharedStore
 
 KINDS = ("directory", "s3")
 BUCKET = "versions"

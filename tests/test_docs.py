@@ -33,9 +33,9 @@ from service.api.schemas import (
     sessions,
 )
 from service.cli import app as cli
-from service.metrics import Metrics
-from service.scenarios import scenario
-from service.scenarios.figures import FigureName
+from service.evaluation.scenarios import scenario
+from service.evaluation.scenarios.figures import FigureName
+from service.observability.metrics import Metrics
 from service.settings import Settings
 from tests.conformance import documented
 

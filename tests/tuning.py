@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from service.scenarios.reading import parse
-from service.scenarios.scenario import Scenario
-from service.tuning import tuner
-from service.tuning.candidate import Candidate
-from service.tuning.driving import Broken
-from service.tuning.field import Grain, Reach
-from service.tuning.halving import Round
-from service.tuning.slices import Slice
-from service.tuning.tuner import Tuner
+from service.evaluation.scenarios.reading import parse
+from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning import tuner
+from service.evaluation.tuning.candidate import Candidate
+from service.evaluation.tuning.driving import Broken
+from service.evaluation.tuning.field import Grain, Reach
+from service.evaluation.tuning.halving import Round
+from service.evaluation.tuning.slices import Slice
+from service.evaluation.tuning.tuner import Tuner
 
 CLOSED: dict[str, Any] = {
     "name": "closed",
@@ -114,7 +114,7 @@ class World:
     def tuner(self, monkeypatch: pytest.MonkeyPatch, seconds: float, load: Scenario | None = None) -> Tuner:
         monkeypatch.setattr(tuner, "drive", self.drive)
         monkeypatch.setattr(tuner, "usable_cores", lambda: 2)
-        monkeypatch.setattr("service.tuning.tuner.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("service.evaluation.tuning.tuner.time.monotonic", lambda: self.now)
         workload: Any = type("Workload", (), {"scenario": load or scenario()})()
         engines: Any = self
         return Tuner(workload, engines, self.field[0], self.candidates, seconds, self.listener)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from models.checkpoint.safetensors_file import WEIGHTS, Tensor, write_file
 from models.manifest import Facts, Lineage, Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 
 FACTS = Facts(
     architecture="LlamaForCausalLM",

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config, worker_of
-from service.engine.messages import Request, SamplingParams, StepOutput
-from service.engine_client.client import EngineClient
-from service.engines.kinds import kind_of, require_vllm, vllm_python
+from service.engine.client.client import EngineClient
+from service.engine.kinds.kinds import kind_of, require_vllm, vllm_python
+from service.engine.protocol.messages import Request, SamplingParams, StepOutput
 from service.errors import Conflict
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from service.runner.loading.blueprint import Blueprint, LayerPlan, Outline, Rotary
+from service.engine.runner.forwards.blueprint import Blueprint, LayerPlan, Outline, Rotary
 
 ORIGINAL_WINDOW = 512
 """Of the model whose frequencies are scaled as Llama 3's."""

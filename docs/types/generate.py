@@ -11,8 +11,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from service.api.openapi import document
+from service.api.router import PARTS
 from service.app import TITLE
-from service.interface import PARTS
 
 FILE: Final = Path(__file__).parent / "dosirak.d.ts"
 WORDS: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}

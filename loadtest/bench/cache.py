@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.checkpoints import Shape, save
-from models.repository import Repository
-from models.starter import WEIGHTS, publish_demo
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
 
 ROOT: Final = Path(__file__).parent.parent.parent
 CACHE: Final = Path("~/.cache/dosirak-bench")

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
+from service.engine.runner.limits import DEPTH, memory_read, seconds, ways, weight_memory
 from service.host import usable_cores
-from service.runner.limits import DEPTH, memory_read, seconds, ways, weight_memory
 
 PREFILL_ROWS: Final = 1024
 REPEATS: Final = 3

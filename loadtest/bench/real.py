@@ -27,10 +27,10 @@ from loadtest.bench.systems import OURS, Precision, System, named, peers
 from loadtest.bench.wave import Asked, random_prompts
 from loadtest.bench.works import Figures, Work, decode
 from loadtest.checkpoints import Shape, shape_of
-from models import catalogue, wheel
 from models.errors import RepositoryError
-from models.repository import Repository
-from models.wheel import PATIENT
+from models.imports import catalogue, wheel
+from models.imports.wheel import PATIENT
+from models.repository.repository import Repository
 
 PROMPT: Final = 500
 

@@ -9,8 +9,8 @@ from random import Random
 
 from loadtest.fleet.chats import Chat
 from loadtest.fleet.instance import Instance
-from service.engine.messages import Request
-from service.engine_client.routing import PrefixRouter
+from service.engine.client.routing import PrefixRouter
+from service.engine.protocol.messages import Request
 
 Choose = Callable[[Chat, Request, Sequence[Instance]], Instance]
 POLICIES = ("random", "load", "hash", "prefix")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
-from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, Request, StepOutput
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_scheduler
+from service.engine.protocol.messages import EngineConfig, Request, StepOutput
 from service.engine.scheduling.cost import Work
-from service.engine.worker import build_scheduler
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 
 Line = tuple[float, float, float, float]
 """Seconds of a step: constant, per token, per token of context, per query-key pair."""

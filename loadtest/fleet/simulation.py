@@ -14,8 +14,8 @@ from typing import Literal
 from loadtest.fleet.balancing import Choose
 from loadtest.fleet.chats import Chat
 from loadtest.fleet.instance import Instance
-from service.engine.messages import Request, SamplingParams
-from service.scenarios.figures import percentile
+from service.engine.protocol.messages import Request, SamplingParams
+from service.evaluation.scenarios.figures import percentile
 
 Kind = Literal["turn", "add", "step", "loss"]
 

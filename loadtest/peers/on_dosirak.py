@@ -11,15 +11,15 @@ from functools import partial
 import msgspec
 
 from loadtest.peers.driver import TEMPERATURE, TOP_P, Emit, Engine, serve
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.batch import Batch, Scheduled
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
-from service.engine.sequence import Sequence
-from service.engine.worker import build_core
-from service.runner.loading.building import build_runner
-from service.runner.model_runner import ModelRunner
+from service.engine.process.core import EngineCore
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.model_runner import ModelRunner
+from service.engine.sequences.batch import Batch, Scheduled
+from service.engine.sequences.sequence import Sequence
 from service.settings import Settings
 
 PART = 256

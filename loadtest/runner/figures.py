@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadtest.runner.sample import Sample
-from service.scenarios.figures import AT_LEAST, Figures, percentile, percentiles
+from service.evaluation.scenarios.figures import AT_LEAST, Figures, percentile, percentiles
 
 
 def figures(samples: Sequence[Sample], window: tuple[float, float]) -> Figures:

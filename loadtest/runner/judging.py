@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from loadtest.runner.figures import worsened
-from service.scenarios.figures import AT_LEAST, Figures, holds, shown
-from service.scenarios.scenario import Scenario
+from service.evaluation.scenarios.figures import AT_LEAST, Figures, holds, shown
+from service.evaluation.scenarios.scenario import Scenario
 
 Verdict = Literal["holds", "broken", "not measured"]
 EXIT: dict[Verdict, int] = {"holds": 0, "broken": 1, "not measured": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadtest.runner.result import Result
-from service.scenarios.figures import shown
+from service.evaluation.scenarios.figures import shown
 
 MEANING = {"holds": "every limit holds", "broken": "a limit is broken", "not measured": "not measured"}
 

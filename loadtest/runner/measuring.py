@@ -24,8 +24,8 @@ from loadtest.runner.address import Address
 from loadtest.runner.sample import Sample
 from loadtest.runner.server import Actions, facts
 from loadtest.runner.users import Run, user_class
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Scenario
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Scenario
 
 BUSY_CORES: Final = 0.9
 """A generator that takes more of its core measures itself."""

@@ -11,7 +11,7 @@ from math import ceil, log10
 from typing import Final
 
 from loadtest.runner.sample import Sample
-from service.scenarios.figures import percentile
+from service.evaluation.scenarios.figures import percentile
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 240, 64, 12, 34
 MOST: Final = 4000

@@ -13,10 +13,10 @@ import msgspec
 
 from loadtest.runner.address import Address
 from loadtest.runner.judging import Check, Verdict
-from service import machine
-from service.scenarios.figures import Figures
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Scenario
+from service.evaluation.host import machine
+from service.evaluation.scenarios.figures import Figures
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Scenario
 
 FILE: Final = "figures.json"
 GIB: Final = 1 << 30

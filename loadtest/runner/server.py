@@ -14,8 +14,8 @@ from gevent import sleep
 from loadtest.runner.replies import Reply
 from loadtest.runner.users import Run
 from loadtest.runner.wire import Connection
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Action, BeginRollout, EndRollout, Promote
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Action, BeginRollout, EndRollout, Promote
 
 TRIES: Final = 5
 BETWEEN_SECONDS: Final = 0.5

@@ -24,9 +24,9 @@ from loadtest.runner.bodies import body
 from loadtest.runner.replies import Answer, Reply, read
 from loadtest.runner.sample import Sample
 from loadtest.runner.wire import Connection
-from service.scenarios.arrivals import due_times
-from service.scenarios.prompts import Dialogue, Drawn, one_request
-from service.scenarios.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
+from service.evaluation.scenarios.arrivals import due_times
+from service.evaluation.scenarios.prompts import Dialogue, Drawn, one_request
+from service.evaluation.scenarios.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
 
 EARLY_SECONDS = 0.002
 """Timers wake up to a millisecond late; a user wakes so much earlier and yields until the time has come."""

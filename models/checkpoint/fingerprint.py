@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from models.pooling import POOLING_CONFIG
+from models.checkpoint.pooling import POOLING_CONFIG
 
 _DIGITS: Final = 16
 

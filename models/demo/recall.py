@@ -15,7 +15,7 @@ from models.demo.dialogue import Builder, Dialogue, Message
 from models.demo.kinds import GUEST_KINDS, SHOP_KINDS
 from models.demo.lexicon import Lang, Split
 from models.demo.speech import Fact, Speech
-from models.report import UNTOLD
+from models.repository.report import UNTOLD
 
 DISTANCES = range(1, 11)
 NEAR = 10

@@ -8,11 +8,11 @@ from typing import Final
 
 from fastapi import Request
 
-from service.answers import GenerationRequest, SessionTurn
 from service.api.etags import revision_of
 from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat
+from service.generation.request import GenerationRequest, SessionTurn
 
 LANE: Final = "lane"
 """The request's state has it where a batch asks, not a client."""

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.edge import ClientGone
 from service.api.encoding import EVENT_STREAM
-from service.tasks.cancelling import cancelled
+from service.tasks import cancelled
 
 T = TypeVar("T")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from service.answers import GenerationRequest
 from service.api.callers import for_caller
 from service.api.connection import while_connected
 from service.api.deps import Service
 from service.errors import ContextOverflow
+from service.generation.request import GenerationRequest
 
 
 async def prompt_tokens(http: Request, service: Service, request: GenerationRequest) -> int:

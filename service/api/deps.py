@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
-from service.answers import Answers
-from service.batches.lane import Lane
 from service.deployments.deployments import Deployments
+from service.deployments.instances import Instances
 from service.errors import Unavailable
-from service.files.files import Files
-from service.instances import Instances
-from service.jobs.jobs import Jobs
-from service.live.feed import Feed
-from service.metrics import Inventory, Metrics
-from service.profiles.profiles import Profiles
+from service.evaluation.jobs.jobs import Jobs
+from service.generation.answers import Answers
+from service.generation.batches.lane import Lane
+from service.observability.live.feed import Feed
+from service.observability.metrics import Inventory, Metrics
+from service.observability.profiles.profiles import Profiles
 from service.settings import Settings
+from service.storage.files.files import Files
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from service.api.errors import Internal, dialect_of, response_of
 from service.api.pages import UI
 from service.api.spans import Exchange, span_of
 from service.api.unknown_fields import IGNORED_HEADER
-from service.metrics import Metrics
-from service.tracing import Tracer, trace_context
+from service.observability.metrics import Metrics
+from service.observability.tracing import Tracer, trace_context
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 POLLED: Final = frozenset(

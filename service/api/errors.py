@@ -20,8 +20,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
-from service.api.dialects.paths import ErrorDialect, error_dialect
 from service.api.encoding import json_response
+from service.api.paths import ErrorDialect, error_dialect
 from service.api.schemas.base import is_hidden
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from service.answers import Answer, GenerationRequest
 from service.api.generation import Generation
 from service.context.prompt import Chat
 from service.context.receipt import Receipt
+from service.generation.answer import Answer
+from service.generation.request import GenerationRequest
 
 PROVIDER: Final = "dosirak"
 PARTS: Final = ("template", "system", "documents", "summary", "history", "current")

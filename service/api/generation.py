@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from service.answers import GenerationRequest, Opening
+from service.generation.opening import Opening
+from service.generation.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.answers import Answer
+from service.generation.answer import Answer
 
 
 def found(answer: Answer) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.answers import Answer, Delta
-from service.sessions import StoredAnswer
+from service.generation.answer import Answer, Delta
+from service.storage.sessions import StoredAnswer
 
 if TYPE_CHECKING:
-    from service.sessions import StoredAnswers
+    from service.storage.sessions import StoredAnswers
 
 Write = Callable[[Delta], Iterable[bytes]]
 

@@ -24,8 +24,8 @@ from service.api.encoding import encode
 from service.api.errors import Internal, body_of, status_of
 from service.api.idempotency import HEADER
 from service.api.scopes import EVERY
-from service.batches.answering import Asked, Reply
 from service.errors import DosirakError, InvalidRequest
+from service.generation.batches.answering import Asked, Reply
 
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """Where a batch may send its lines, as far as this server has the route."""

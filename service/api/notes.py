@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import Request
 
-from service.answers import Answer
 from service.api.guard_findings import found
+from service.generation.answer import Answer
 
 
 def headers(answer: Answer) -> dict[str, str]:

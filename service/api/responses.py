@@ -10,7 +10,6 @@ from contextlib import aclosing
 from fastapi import Request
 from starlette.responses import Response
 
-from service.answers import Answer, Delta, GenerationRequest
 from service.api.callers import for_caller
 from service.api.connection import stream_headers, while_connected
 from service.api.deps import Service
@@ -22,7 +21,9 @@ from service.api.keeping import Keep, Keeper, Write
 from service.api.notes import headers, note
 from service.api.stored_responses import Head, Held, ResponseRecorder, claimed, replay
 from service.api.streaming import Streaming
-from service.sessions import Finished
+from service.generation.answer import Answer, Delta
+from service.generation.request import GenerationRequest
+from service.storage.sessions import Finished
 
 
 async def respond(

@@ -14,8 +14,8 @@ from starlette.types import Scope
 
 from service.api.gen_ai import events_of, generation_attributes
 from service.api.generation import Generation
-from service.metrics import METHODS
-from service.tracing import Attributes, Event, Facts, Span, TraceContext
+from service.observability.metrics import METHODS
+from service.observability.tracing import Attributes, Event, Facts, Span, TraceContext
 
 OTHER_METHOD: Final = "_OTHER"
 CLIENT_DISCONNECTED: Final = "client_disconnected"

@@ -22,16 +22,17 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from service.answers import Delta, GenerationRequest
 from service.api.deps import Service
 from service.api.idempotency import IdempotencyKey
 from service.api.keeping import Keep, Write
 from service.errors import Conflict, DosirakError, Unavailable
-from service.sessions import LEASE_SECONDS, Claim, Done, Finished
-from service.tasks.cancelling import cancelled
+from service.generation.answer import Delta
+from service.generation.request import GenerationRequest
+from service.storage.sessions import LEASE_SECONDS, Claim, Done, Finished
+from service.tasks import cancelled
 
 if TYPE_CHECKING:
-    from service.sessions import Idempotency
+    from service.storage.sessions import Idempotency
 
 T = TypeVar("T")
 Head = Callable[[Delta], Mapping[str, str]]

@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 from fastapi import Request
 
-from service.answers import Answer, Delta, Opening
 from service.api.connection import EventStream, while_connected
 from service.api.dialects.serialiser import Serialiser
 from service.api.errors import Internal
@@ -24,7 +23,9 @@ from service.api.keeping import Keeper
 from service.api.notes import headers, note
 from service.api.stored_responses import ResponseRecorder
 from service.errors import DosirakError
-from service.tasks.cancelling import cancelled
+from service.generation.answer import Answer, Delta
+from service.generation.opening import Opening
+from service.tasks import cancelled
 
 log = structlog.get_logger("dosirak.request")
 HEADERS_SECONDS: Final = 1.0

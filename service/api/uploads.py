@@ -14,8 +14,8 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from service.errors import InvalidRequest, UnsupportedMediaType
-from service.files.files import Files, Receiving
-from service.sessions import check_filename
+from service.storage.files.files import Files, Receiving
+from service.storage.sessions import check_filename
 
 FILE: Final = "file"
 MOST_FIELDS: Final = 8

@@ -15,10 +15,10 @@ from models import __version__
 from models.errors import RepositoryError
 from service.cli import guard, models, store
 from service.cli.completion import complete_reference
-from service.cli.doctor import doctor
+from service.cli.doctor.command import doctor as doctor_command
 from service.cli.examples import COMMON, put_examples
 from service.cli.node import node
-from service.cli.serve import serve
+from service.cli.serve.command import serve as serve_command
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.cli.tune import tune
@@ -29,7 +29,7 @@ app = typer.Typer(no_args_is_help=True)
 app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
 app.add_typer(store.app, name="store")
-app.command()(doctor)
+app.command()(doctor_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -49,7 +49,7 @@ def dosirak(
 
 def demo_versions() -> list[str]:
     """Returns both versions of the demo model; a fresh installation gets them now. Imports torch."""
-    from models.starter import WEIGHTS, demo_is_wanted, publish_demo
+    from models.imports.starter import WEIGHTS, demo_is_wanted, publish_demo
 
     known = repository()
     if demo_is_wanted(known):
@@ -57,7 +57,7 @@ def demo_versions() -> list[str]:
     return ["demo:1", "demo:2"]
 
 
-app.command()(serve)
+app.command()(serve_command)
 app.command()(node)
 app.command()(tune)
 
@@ -84,7 +84,7 @@ def talk(
     """Talk to a running server; see what of the chat fits its window. Piped in, a line is a message."""
     from service.cli.chat import run
     from service.cli.client import Client
-    from service.starting.address import address, authorization
+    from service.cli.serve.address import address, authorization
 
     settings = settings_or_exit(console)
     fields = {"model": model, "policy": policy, "system": system}

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from models.catalogue import entries
+from models.imports.catalogue import entries
 from service.cli import needs
 from service.cli.terminal import Json, console, print_json
 

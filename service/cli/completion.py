@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from models.catalogue import entries
 from models.errors import RepositoryError
-from models.repository import Repository
+from models.imports.catalogue import entries
+from models.repository.repository import Repository
 from service.settings import Settings
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from service.cli.terminal import Json, console, print_json
 from service.errors import InvalidRequest
-from service.guard import Grams, read_guard
+from service.generation.guard import Grams, read_guard
 
 STANDARD_INPUT = Path("-")
 app = typer.Typer(no_args_is_help=True, help="What must not leave in answers.")

@@ -16,8 +16,8 @@ from rich.table import Column, Table
 
 from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
-from models.report import Report
-from models.repository import Repository
+from models.repository.report import Report
+from models.repository.repository import Repository
 from service.cli.aliases import history, promote, rollback
 from service.cli.catalogue import catalogue
 from service.cli.completion import complete_reference
@@ -55,7 +55,7 @@ def import_model(
     json: Json = False,
 ) -> None:
     """Check a checkpoint (safetensors only, no remote code) and publish it as a new version."""
-    from models.importing import import_source
+    from models.imports.importing import import_source
     from service.evaluation.texts import calibration
 
     target, store = ModelReference.parse(name), repository()
@@ -84,7 +84,7 @@ def quantize(
     json: Json = False,
 ) -> None:
     """Convert a version into a new one that names it as its parent."""
-    from models.quantize import quantize as convert
+    from models.weights.quantize import quantize as convert
     from service.evaluation.texts import calibration
 
     store = repository()
@@ -227,7 +227,7 @@ def export(
     reference: Reference, target: Annotated[Path, typer.Argument(help="The tar file to write.")], json: Json = False
 ) -> None:
     """Write a version with its manifest and report to one file, which `model import` takes."""
-    from models.archive import export as write
+    from models.repository.archive import export as write
 
     store = repository()
     manifest = store.resolve(reference)
@@ -263,7 +263,7 @@ def gc(
     json: Json = False,
 ) -> None:
     """Give disk space back. Versions that an alias holds or that are in use stay, and all that these were made from."""
-    from models.upkeep import collect
+    from models.imports.upkeep import collect
 
     collected = collect(repository(), keep, "gc", who())
     if json:

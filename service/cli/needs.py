@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from models.errors import InvalidSource
+from service.deployments.needs import API_BYTES, Needs
 from service.host import available_memory
-from service.needs import API_BYTES, Needs
 
 
 @dataclass(frozen=True, slots=True)

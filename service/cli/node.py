@@ -17,10 +17,10 @@ def node(
     head: Annotated[str, typer.Option(help="Name or address of the head, in DOSIRAK_TRUSTED_NETWORK.")],
 ) -> None:
     """Serve a part of a model whose deployment on another host has `nodes` (vLLM); until Ctrl-C."""
-    from service.engines.kinds import require_vllm, vllm_python
-    from service.engines.places import SETTING, place_in
-    from service.engines.vllm.releases import installed
-    from service.node import Node
+    from service.addresses import SETTING, place_in
+    from service.deployments.node import Node
+    from service.engine.kinds.kinds import require_vllm, vllm_python
+    from service.engine.vllm.releases import installed
 
     settings = settings_or_exit(console)
     if settings.trusted_network is None:

@@ -14,23 +14,24 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from models import catalogue, published, wheel
-from models.catalogue import Entry, Wheel
 from models.checkpoint.fingerprint import fingerprint
-from models.checkpoint.sources import DIRECTORY, GGUF, is_directory, is_gguf
 from models.errors import Conflict, InvalidReference, InvalidSource, NotFound
-from models.hub.refs import Refs
-from models.hub.source import HubSource
+from models.imports import catalogue, wheel
+from models.imports.catalogue import Entry, Wheel
+from models.imports.hub.refs import Refs
+from models.imports.hub.source import HubSource
+from models.imports.sources import DIRECTORY, GGUF, is_directory, is_gguf
 from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision
-from models.report import Effort
+from models.repository import published
+from models.repository.report import Effort
 from service.cli import needs
 from service.cli.transfer import downloading, working
 from service.cli.trial import Trial
+from service.deployments.needs import needs_of_entry
+from service.evaluation.jobs import child
 from service.host import has_gpu
-from service.jobs import child
-from service.needs import needs_of_entry
-from service.records import open_repository
 from service.settings import Settings, engine_environment
+from service.storage.records import open_repository
 
 _CAREFUL: Final[tuple[Precision, ...]] = ("int8", "int8-weight", "bf16")
 """Precisions in the order in which they are tried."""
@@ -161,7 +162,7 @@ class Preparation:
         return self._fetched(source)
 
     def _fetched(self, source: HubSource) -> Prepared:
-        from models.hub.checkpoint import begin
+        from models.imports.hub.checkpoint import begin
 
         checkpoint = begin(self._settings.data_dir, source)
         origin = source.at(checkpoint.commit)

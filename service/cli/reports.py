@@ -10,8 +10,8 @@ from rich.table import Table
 
 from models.errors import Corrupt
 from models.manifest import Manifest
-from models.report import Report, on_shared_texts
-from models.repository import Repository
+from models.repository.report import Report, on_shared_texts
+from models.repository.repository import Repository
 from service.cli.terminal import console
 
 NOT_MEASURED: Final = "not measured yet"

@@ -9,9 +9,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from models import rollouts
 from models.errors import InvalidReference
-from models.rollouts import Rollout, RolloutLimits
+from models.repository import rollouts
+from models.repository.rollouts import Rollout, RolloutLimits
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Name, Reason, console, print_json, repository, who
 

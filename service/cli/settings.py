@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from service.settings import Settings, add_to_environment
-from service.settings_file import WrongFile, read_settings_file
-from service.wrong_settings import sentences
+from service.cli.settings_file import WrongFile, read_settings_file
+from service.settings import Settings, add_to_environment, sentences
 
 
 def settings_or_exit(console: Console) -> Settings:

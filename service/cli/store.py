@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from models.errors import Conflict
-from models.repository import Repository
-from models.store import binding, moving
-from models.store.shared_store import SharedStore
-from service import records
+from models.repository import moving
+from models.repository.repository import Repository
+from models.repository.store import binding
+from models.repository.store.shared_store import SharedStore
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, console, print_json
 from service.settings import Settings
+from service.storage import records
 
 app = typer.Typer(no_args_is_help=True, help="Versions that several instances share (DOSIRAK_STORE_URL).")
 

@@ -9,10 +9,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.cli.completion import complete_name, complete_reference
 from service.cli.settings import settings_or_exit
-from service.records import open_repository
+from service.storage.records import open_repository
 
 console = Console()
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from models.errors import RepositoryError
-from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS, Manifest
-from models.report import Effort
-from models.repository import Repository
+from models.repository.gate import Limits
+from models.repository.report import Effort
+from models.repository.repository import Repository
 from service.cli import needs
 from service.evaluation.room import needed_bytes
 from service.host import available_memory

@@ -18,25 +18,25 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
+from models.imports.starter import DEMO, demo_is_wanted
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
-from models.repository import Repository
-from models.starter import DEMO, demo_is_wanted
+from models.repository.repository import Repository
+from service.cli.in_use import alone
+from service.cli.serve.checks import check_directory
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, Reference, console, print_json
 from service.cli.tuning_screen import TuningScreen, print_outcome, shown_outcome
 from service.errors import NoEngine
+from service.evaluation.scenarios.reading import read_scenario
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning import tuned_file
+from service.evaluation.tuning.candidate import present
+from service.evaluation.tuning.field import family, field
+from service.evaluation.tuning.outcome import Outcome
 from service.host import has_gpu, has_torch, usable_cores
-from service.records import open_repository
-from service.scenarios.reading import read_scenario
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Scenario
 from service.settings import Settings
-from service.starting.checks import check_directory
-from service.tuning import tuned_file
-from service.tuning.candidate import present
-from service.tuning.field import family, field
-from service.tuning.in_use import alone
-from service.tuning.outcome import Outcome
+from service.storage.records import open_repository
 
 BROKEN: Final = 1
 NOT_MEASURED: Final = 2
@@ -92,7 +92,7 @@ class _Tuning:
         check_directory(settings.data_dir)
         repository = open_repository(settings)
         if ModelReference.parse(words).name == DEMO and demo_is_wanted(repository):
-            from models.starter import WEIGHTS, publish_demo
+            from models.imports.starter import WEIGHTS, publish_demo
 
             publish_demo(repository, WEIGHTS)
         manifest = repository.resolve(words)
@@ -103,9 +103,9 @@ class _Tuning:
 
     def run(self, anyway: bool, json: bool) -> int:
         """Returns the exit status."""
-        from service.tuning.engines import Engines, engine_of
-        from service.tuning.tuner import Tuner
-        from service.tuning.workload import Workload
+        from service.evaluation.tuning.engines import Engines, engine_of
+        from service.evaluation.tuning.tuner import Tuner
+        from service.evaluation.tuning.workload import Workload
 
         workload = Workload.of(self.scenario, self.repository, self.manifest)
         with ExitStack() as held:

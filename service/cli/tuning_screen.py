@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from models.manifest import Manifest
-from service import machine
-from service.scenarios.figures import shown
-from service.scenarios.scenario import Scenario
-from service.tuning.candidate import Candidate
-from service.tuning.halving import Round
-from service.tuning.outcome import Outcome, Row
-from service.tuning.slices import Slice
-from service.tuning.tuned_file import described
+from service.evaluation.host import machine
+from service.evaluation.scenarios.figures import shown
+from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning.candidate import Candidate
+from service.evaluation.tuning.halving import Round
+from service.evaluation.tuning.outcome import Outcome, Row
+from service.evaluation.tuning.slices import Slice
+from service.evaluation.tuning.tuned_file import described
 
 WIDTH: Final = 110
 MOST_OUT: Final = 8

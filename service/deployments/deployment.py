@@ -12,16 +12,16 @@ from pathlib import Path
 import structlog
 
 from models.checkpoint.decoder_start import decoder_start
+from models.checkpoint.pooling import DEFAULT, of_version
 from models.manifest import Manifest
-from models.pooling import DEFAULT, of_version
-from models.repository import Repository
-from models.storage.leases import Lease
+from models.repository.disk.leases import Lease
+from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.drafts import require_same_tokens
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
-from service.engine.messages import EngineInfo, Request, StepOutput
+from service.engine.client.engine import Engine, EngineState
+from service.engine.protocol.messages import EngineInfo, Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
-from service.engine_client.engine import Engine, EngineState
 from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer

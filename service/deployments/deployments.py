@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from models.manifest import Manifest
-from models.repository import Repository
-from models.rollouts import Rollout
+from models.repository.repository import Repository
+from models.repository.rollouts import Rollout
 from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.drafts import Drafts
@@ -31,9 +31,9 @@ from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
 from service.deployments.wanted import Wanted, WantedDeployments
-from service.engine_client.engine import Engine
-from service.engines.kinds import EngineKind
-from service.engines.options import DOSIRAK
+from service.engine.client.engine import Engine
+from service.engine.kinds.kinds import EngineKind
+from service.engine.kinds.options import DOSIRAK
 from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
 from service.tasks import BackgroundTasks, KeptTask
 

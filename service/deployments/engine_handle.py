@@ -18,15 +18,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from models.manifest import Manifest
-from models.repository import Repository
-from models.storage.leases import Lease
+from models.repository.disk.leases import Lease
+from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
 from service.deployments.memory import loaded_bytes
-from service.device_names import for_replicas
-from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
-from service.engine_client.client import Engine, EngineFailed, EngineState
-from service.engines.options import DOSIRAK
+from service.engine.client.client import Engine, EngineFailed, EngineState
+from service.engine.kinds.options import DOSIRAK
+from service.engine.protocol.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.errors import Unavailable
+from service.host import for_replicas
 
 EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]
 """Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
-from models.repository import Repository
-from service.engines.kinds import EngineKind, kind_of, require_place, require_servable, require_vllm
-from service.engines.options import DOSIRAK, VLLM
+from models.repository.repository import Repository
+from service.engine.kinds.kinds import EngineKind, kind_of, require_place, require_servable, require_vllm
+from service.engine.kinds.options import DOSIRAK, VLLM
 from service.errors import UnsupportedField
 from service.host import has_gpu
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from models.manifest import Manifest
-from service.engines.kinds import EngineKind
+from service.engine.kinds.kinds import EngineKind
 
 
 @dataclass(frozen=True, slots=True)

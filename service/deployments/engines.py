@@ -10,14 +10,14 @@ from typing import Final
 from models import __version__
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
+from service.addresses import LOOPBACK, place_in
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
-from service.engine.messages import DraftConfig, EngineConfig, NodesConfig
-from service.engine_client.process import WORKER
-from service.engines.environment import threads_of_one, vllm_environment
-from service.engines.kinds import VLLM_WORKER, EngineKind, vllm_python
-from service.engines.options import VLLM
-from service.engines.places import LOOPBACK, place_in
+from service.engine.client.process import WORKER
+from service.engine.kinds.environment import threads_of_one, vllm_environment
+from service.engine.kinds.kinds import VLLM_WORKER, EngineKind, vllm_python
+from service.engine.kinds.options import VLLM
+from service.engine.protocol.messages import DraftConfig, EngineConfig, NodesConfig
 from service.host import usable_cores, usable_cpus
 from service.settings import Settings, engine_environment
 

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory, SharedEngines

@@ -19,10 +19,10 @@ from typing import Final
 
 import structlog
 
-from models import rollouts as stored
 from models.errors import RepositoryError, Unreachable
-from models.repository import Repository
-from models.rollouts import Rollout
+from models.repository import rollouts as stored
+from models.repository.repository import Repository
+from models.repository.rollouts import Rollout
 from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)

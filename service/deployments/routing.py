@@ -10,7 +10,7 @@ from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryEr
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 
 DEPLOYMENTS: Final = "deployments"
 

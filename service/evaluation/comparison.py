@@ -11,14 +11,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import InvalidRequest, NoEngine
 from service.evaluation.offline import load
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import Text, project_texts
 from service.host import has_torch
-from service.records import open_repository
 from service.settings import Settings
+from service.storage.records import open_repository
 from service.text.tokenizer import Tokenizer
 
 

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from models.demo.held_out.dialogues import HeldOut, read
 from models.demo.held_out.results import Answered, answered, markdown, table, transcript
-from models.starter import WEIGHTS, publish_demo
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from models.imports.starter import WEIGHTS, publish_demo
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
-from service.records import open_repository
 from service.settings import Settings
+from service.storage.records import open_repository
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 

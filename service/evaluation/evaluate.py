@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from models import __version__
-from models.agreement import agreement
 from models.manifest import Manifest
 from models.progress import Progress, silent
-from models.report import Amounts, Effort, Recalled, Report
-from models.repository import Repository
-from models.storage.journal import timestamp
-from service.engine.messages import Request, SamplingParams
+from models.repository.agreement import agreement
+from models.repository.disk.journal import timestamp
+from models.repository.report import Amounts, Effort, Recalled, Report
+from models.repository.repository import Repository
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation import figures
 from service.evaluation.figures import Measured
 from service.evaluation.forecast import SEATS, Forecast

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from models import intervals
-from models.intervals import Interval, Range
 from models.manifest import Manifest
-from models.report import Comparison, Recalled, Speed, TextPart, TextSet
-from service.engine.messages import EngineInfo
+from models.repository import intervals
+from models.repository.intervals import Interval, Range
+from models.repository.report import Comparison, Recalled, Speed, TextPart, TextSet
+from service.engine.protocol.messages import EngineInfo
 from service.evaluation.predictions import Predictions
 from service.evaluation.speed import Pace
 from service.evaluation.texts import Text, described

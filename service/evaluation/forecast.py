@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from service.engine.messages import Request, SamplingParams
+from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.scheduling.cost import CostLine, Work, chunk_attention
 from service.evaluation.offline import Loaded, run_all
 from service.evaluation.predictions import predict
 from service.evaluation.texts import Text
 
 CHUNK_TOKENS: Final = 256
-"""Positions of one scored step (`runner.scoring`)."""
+"""Positions of one scored step (`engine.runner.scoring`)."""
 _PROMPTS: Final = ((4,) * 8, (4,), (64,))
 """Lengths of the prompts that are answered side by side: a small batch, one alone, and a chunk of a prefill. They are
 short, because a large model takes a second for a hundred tokens."""

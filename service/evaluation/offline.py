@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, EngineInfo, Request, StepOutput
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import EngineConfig, EngineInfo, Request, StepOutput
 from service.engine.scheduling.scheduler import Scheduler
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.runner.model_runner import ModelRunner
+    from service.engine.runner.model_runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Loaded:
     adapter: str = ""
 
     def core(self, speculation: bool = True) -> EngineCore:
-        from service.engine.worker import build_scheduler
+        from service.engine.process.worker import build_scheduler
 
         config = msgspec.structs.replace(self.config, speculation=self.config.speculation and speculation)
         return _VersionCore(self, build_scheduler(config, self.runner, self.info.blocks_total))
@@ -52,7 +52,7 @@ class _VersionCore(EngineCore):
 
 def load(settings: Settings, repository: Repository, manifest: Manifest) -> Loaded:
     """Loads a version in this process, as the engine process does. Imports torch."""
-    from service.runner.loading.building import build_runner
+    from service.engine.runner.loading.building import build_runner
 
     repository.fetch(manifest)
     config = engine_config(settings, repository, manifest)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from models.report import Effort
+from models.repository.report import Effort
 from service.evaluation.forecast import Forecast
 from service.evaluation.speed import BATCHES, ROUNDS, SpeedPlan
 from service.evaluation.texts import Text

@@ -21,12 +21,12 @@ from service.context.placing import SUMMARY_REQUEST
 from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.trimming import Past
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.recall import NEW_TOKENS, SEED
-from service.records import open_repository
 from service.settings import Settings
+from service.storage.records import open_repository
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer
 

@@ -6,7 +6,8 @@ the version's own at that position, and no sum of earlier ones.
 
     perplexity = exp(-mean ln p(token)) over the positions that count
     agreement  = share of positions whose likeliest token is the first version's
-    clear      = a position where the first version's likeliest token leads by `models.report.CLEAR` nats or more
+    clear      = a position where the first version's likeliest token leads by `models.repository.report.CLEAR` nats or
+               more
     kl         = mean Σ p·ln(p/q) in nats, p the first version's distribution
 """
 
@@ -17,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from models.intervals import LARGEST_EXPONENT
-from models.report import CLEAR
+from models.repository.intervals import LARGEST_EXPONENT
+from models.repository.report import CLEAR
 from service.evaluation.offline import Loaded
 from service.evaluation.texts import Text
 
@@ -80,7 +81,7 @@ def predict(
     versions: Sequence[Loaded], texts: Iterable[Text], on_text: Callable[[], object] = lambda: None
 ) -> list[Predictions]:
     """Predicts all `texts` with every version, text by text, and compares each version with the first."""
-    from service.runner.scoring import Scorer, score
+    from service.engine.runner.scoring import Scorer, score
 
     scorers = [Scorer(each.runner, each.config.decoder_start, each.adapter) for each in versions]
     found = [Predictions() for _ in versions]

@@ -14,12 +14,12 @@ from rich.table import Table
 
 from models.demo.recall import RecallCase, Row, cases, table
 from models.manifest import Manifest
-from models.repository import Repository
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from models.repository.repository import Repository
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
-from service.records import open_repository
 from service.settings import Settings
+from service.storage.records import open_repository
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 

@@ -13,8 +13,8 @@ from random import Random
 from statistics import median
 from typing import Final
 
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import Loaded
 
 BATCHES: Final = (1, 8, 32)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from models.baseline import baseline_of
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import RecallCase, cases
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.baseline import baseline_of
+from models.repository.repository import Repository
 from service.errors import InvalidRequest
 from service.evaluation import texts as text_sets
 from service.evaluation.planning import Extent

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from models.demo.grammar import Style, dialogue
-from models.report import TextSet
-from models.starter import WEIGHTS as DEMO_FILES
+from models.imports.starter import WEIGHTS as DEMO_FILES
+from models.repository.report import TextSet
 from service.errors import InvalidRequest
 from service.host import available_memory
 from service.text.messages import Document, Message
@@ -62,8 +62,8 @@ class Text:
         return hashlib.sha256(repr((self.token_ids, self.positions)).encode()).hexdigest()
 
     def behind_encoder(self) -> Text:
-        """Returns the text for a version whose encoder reads the first half (see `runner.scoring`): what its decoder
-        predicts."""
+        """Returns the text for a version whose encoder reads the first half (see `engine.runner.scoring`): what its
+        decoder predicts."""
         half = len(self.token_ids) // 2
         return Text(self.token_ids, tuple(at for at in self.positions if at >= half))
 

@@ -20,8 +20,8 @@ Lines = list[dict[str, Any]]
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.batches.lane.RENEW_SECONDS", 0.05)
-    monkeypatch.setattr("service.batches.lane.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("service.generation.batches.lane.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("service.generation.batches.lane.IDLE_SECONDS", 0.05)
 
 
 def with_lane(directory: Path) -> Serve:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from models.repository import Repository
-from service.logs import configure_logging
+from models.repository.repository import Repository
+from service.observability.logs import configure_logging
 from service.settings import Settings
 from tests.fake_service import World, publish, serving
 from tests.migrated import begin_with_copies

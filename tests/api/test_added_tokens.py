@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.importing import import_source
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.repository import Repository
 from tests.checkpoints import VOCABULARY, save_llama
 from tests.fake_service import serving
 

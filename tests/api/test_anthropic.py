@@ -13,9 +13,9 @@ import anthropic
 import httpx
 import pytest
 
-from models.repository import Repository
-from service.engine.messages import FinishReason, Request
-from service.engine_client.client import EngineFailed
+from models.repository.repository import Repository
+from service.engine.client.client import EngineFailed
+from service.engine.protocol.messages import FinishReason, Request
 from service.text.tokenizer import Tokenizer
 from tests.api.anthropic import ASK, ORDER, WEATHER, ask, count, events, gathered, refused, streamed
 from tests.api.anthropic_golden import CALLED, REFUSED, SYSTEM, Exchange, Order, exchanges, recorded

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.schemas import anthropic, anthropic_blocks
 from service.api.schemas.base import Wire
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from tests.api.anthropic import ASK, ORDER, WEATHER, ask, refused
 from tests.api.conftest import Serve
 from tests.fake_service import REPLY, World, publish, serving

@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.api.anthropic import ASK, WEATHER, ask, count, gathered, refused, streamed
 from tests.fake_service import World, over_http, publish, says, serving
 from tests.tools import REASONING, WITH_TOOLS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.sessions.store import utc_now
+from service.storage.sessions.store import utc_now
 from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, upload, with_lane
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import over_http
@@ -143,7 +143,7 @@ async def test_a_wrong_batch_is_refused_by_name(serve: Serve, more: dict[str, An
 
 
 async def test_a_defect_does_not_hold_the_others_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.batches import lines, run
+    from service.generation.batches import lines, run
 
     real = lines.check
 
@@ -217,7 +217,7 @@ async def test_a_stopped_server_goes_on_where_it_was(serve: Serve, tmp_path: Pat
 
 async def test_another_owner_s_batch_is_not_there(serve: Serve) -> None:
     async with serve() as world:
-        from service.sessions import BatchFacts
+        from service.storage.sessions import BatchFacts
 
         store = await world.app.state.service.answers.conversations.store()
         file = await store.files.add("mallory", "file-m", purpose="batch", filename="a", size=1, seconds=None)
@@ -250,7 +250,7 @@ async def test_lines_of_a_session_are_stored_once(serve: Serve) -> None:
     """Also where the server dies between the answer and its journal: the line's own key answers the second time."""
     async with serve() as world:
         session = (await world.client.post("/v1/sessions", json={})).json()["id"]
-        from service.batches.answering import Asked
+        from service.generation.batches.answering import Asked
 
         body = json.dumps({**request("a")["body"], "session_id": session}).encode()
         ask = world.app.state.service.lane._answer
@@ -262,7 +262,7 @@ async def test_lines_of_a_session_are_stored_once(serve: Serve) -> None:
 
 async def test_lines_that_store_are_answered_once(serve: Serve) -> None:
     async with serve() as world:
-        from service.batches.answering import Asked
+        from service.generation.batches.answering import Asked
 
         body = json.dumps({**request("a")["body"], "store": True}).encode()
         ask = world.app.state.service.lane._answer

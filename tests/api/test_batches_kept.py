@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from service.answers import GenerationRequest
 from service.context.sources import Text
-from service.sessions import WantedAnswers
+from service.generation.request import GenerationRequest
+from service.storage.sessions import WantedAnswers
 from tests.api.batching import content, create, ended, get, hurry, jsonl, request, with_lane
 from tests.api.conftest import Serve
 from tests.fake_service import World
@@ -165,7 +165,7 @@ async def test_a_full_disk_stops_a_batch_and_it_goes_on_when_there_is_room(
     is_full = False
     async with serve(engine={"step_seconds": 0.005}) as world:
         batch = await create(world, file_of("/v1/completions"), "/v1/completions")
-        monkeypatch.setattr("service.batches.journal.os.fdopen", on_the_disk)
+        monkeypatch.setattr("service.generation.batches.journal.os.fdopen", on_the_disk)
         is_full = True
         await until(lambda: FullDisk.room <= 0)
         await asyncio.sleep(0.2)
@@ -198,7 +198,7 @@ async def test_an_erased_owner_s_batch_leaves_nothing(serve: Serve, tmp_path: Pa
 async def test_an_owner_erased_while_the_output_is_written_gets_no_file(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.batches.run import BatchRun
+    from service.generation.batches.run import BatchRun
 
     real, seen = BatchRun._file, list[Any]()
 

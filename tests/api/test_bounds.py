@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.answers.admission import Admission
-from service.engine.messages import FinishReason
+from service.engine.protocol.messages import FinishReason
 from service.errors import Overloaded
+from service.generation.admission import Admission
 from tests.api.conftest import Serve
 from tests.api.reading import error, events
 from tests.fake_service import ScriptedEngine, World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import events

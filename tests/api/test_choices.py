@@ -9,7 +9,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from service.engine.messages import FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine.protocol.messages import FinishReason, Request, StepOutput, TokenLogprobs
 from service.text.messages import Message
 from tests.api.reading import error
 from tests.fake_service import WINDOW, World

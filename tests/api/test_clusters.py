@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.messages import EngineStats
+from service.engine.protocol.messages import EngineStats
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import World
 

@@ -14,7 +14,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.fake_service import World, over_http, publish, says, serving
 from tests.tools import WITH_TOOLS
 

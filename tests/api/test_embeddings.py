@@ -12,7 +12,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from service.engine.messages import Pooling
+from service.engine.protocol.messages import Pooling
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import openai_error
 from tests.fake_service import HIDDEN, INFO, WINDOW, World, over_http, pooled

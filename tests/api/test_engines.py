@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from models import __version__
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.app import create
 from service.settings import Settings
 from tests.fake_service import URL, publish, serving

@@ -13,14 +13,14 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.body_examples import EXAMPLES
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
-from service.jobs.job import Job
-from service.jobs.jobs import Jobs
-from service.profiles.profile import Profile
-from service.profiles.profiles import Profiles
+from service.evaluation.jobs.job import Job
+from service.evaluation.jobs.jobs import Jobs
+from service.observability.profiles.profile import Profile
+from service.observability.profiles.profiles import Profiles
 from tests.api.fields import anthropic, batches, embeddings, kserve, native, ollama, openai, others, responses
 from tests.api.fields.cases import ANYTHING, LATER, UNREAD, Case, Table, body_of, fields, neutral, place, shown
 from tests.api.fields.stage import TEMPLATE, Stage, staged

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.body_examples import EXAMPLES
 from service.api.edge import POLLED
 from tests.api.fields.parameters import PARAMETERS, Parameter

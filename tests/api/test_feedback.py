@@ -11,9 +11,9 @@ from unittest import mock
 import httpx
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import Unavailable
-from service.sessions import Feedback
+from service.storage.sessions import Feedback
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events
 from tests.fake_service import World, publish, serving

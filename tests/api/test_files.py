@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.api.draining import MOST_BYTES
-from service.sessions.store import utc_now
+from service.storage.sessions.store import utc_now
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import World, over_http, serving
 
@@ -157,7 +157,7 @@ async def test_expiry_and_strays(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
         assert (await world.client.get(f"/v1/files/{made['id']}")).status_code == 404
         await files.sweep()
         assert len(on_disk(world)) == 3, "a young draft may be somebody's"
-        monkeypatch.setattr("service.files.contents.STRAY_SECONDS", -1.0)
+        monkeypatch.setattr("service.storage.files.contents.STRAY_SECONDS", -1.0)
         await files.sweep()
         assert on_disk(world) == [stays["id"]]
 

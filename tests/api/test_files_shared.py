@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from models.opening import open_repository
-from models.store.place import StorePlace
-from models.store.remotes import remote_of
+from models.repository.opening import open_repository
+from models.repository.store.place import StorePlace
+from models.repository.store.remotes import remote_of
 from service.tasks import BackgroundTasks
 from tests import postgres
 from tests.api.batching import content, create, ended, get, hurry, jsonl, request, upload
@@ -114,7 +114,7 @@ async def test_what_another_has_begun_waits_for_it(serve: Any, monkeypatch: pyte
     others = await working(two)
     await asyncio.sleep(0.3)  # some passes of its lane
     assert (await get(two, batch))["request_counts"]["completed"] == begun, "its answers are at the first"
-    monkeypatch.setattr("service.batches.lane.TAKE_OVER", timedelta(seconds=-60))
+    monkeypatch.setattr("service.generation.batches.lane.TAKE_OVER", timedelta(seconds=-60))
     done = await ended(two, batch)
     assert done["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
     assert [each["custom_id"] for each in await content(one, done["output_file_id"])] == [f"{n}" for n in range(40)]
@@ -173,7 +173,7 @@ async def test_expired_files_leave_the_store(serve: Any, store_url: str, monkeyp
     await read(two, gone)
     async with (await one.app.state.service.answers.conversations.store())._database.writing() as connection:
         await connection.execute(text("UPDATE files SET expires_at = 1 WHERE id = :id"), {"id": gone})
-    for each in ("service.files.contents", "service.files.files"):
+    for each in ("service.storage.files.contents", "service.storage.files.files"):
         monkeypatch.setattr(f"{each}.STRAY_SECONDS", -1.0)
     await two.app.state.service.files.sweep()
     assert [path.partition(".")[0] for path in stored(store_url)] == [f"files/{kept}"]

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine.protocol.messages import FinishReason, Request, StepOutput
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import error

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from service.errors import InvalidRequest
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
@@ -202,7 +202,7 @@ async def test_stop_strings_and_the_guard(masking: World) -> None:
 
 
 async def test_held_text_comes_at_an_early_end(serve: Serve, tmp_path: Path) -> None:
-    from service.engine.messages import FinishReason
+    from service.engine.protocol.messages import FinishReason
 
     async with guarding(serve, tmp_path, masks()) as world:
         tokens = says(None, world.tokenizer)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ import httpx
 import psutil
 import pytest
 
-from service.grammars import Grammar
-from service.grammars.checking import MODULE
+from service.text.grammars import Grammar
+from service.text.grammars.checking import MODULE
 from tests.fake_service import World, serving
 from tests.grammars import random_answer
 from tests.hostile_grammars import Hostile, hostile

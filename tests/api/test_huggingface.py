@@ -13,8 +13,8 @@ import pytest_asyncio
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError, ValidationError
 
-from models.repository import Repository
-from service.engine.messages import Request
+from models.repository.repository import Repository
+from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.fake_service import REPLY, World, over_http, publish, serving
 from tests.tools import WITH_TOOLS

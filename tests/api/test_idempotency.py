@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from service.errors import Unavailable
-from service.sessions import LEASE_SECONDS, Claim, SessionStore, WantedAnswers
-from service.sessions.answers import StoredAnswers
-from service.sessions.change import Change
-from service.sessions.idempotency import KEPT_SECONDS, Idempotency
-from service.sessions.values import AnswerKind
+from service.storage.sessions import LEASE_SECONDS, Claim, SessionStore, WantedAnswers
+from service.storage.sessions.answers import StoredAnswers
+from service.storage.sessions.change import Change
+from service.storage.sessions.idempotency import KEPT_SECONDS, Idempotency
+from service.storage.sessions.values import AnswerKind
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import World, over_http
@@ -314,8 +314,8 @@ def dying(original: Callable[..., Any], after: bool) -> Callable[..., Any]:
 STEPS = [
     (Change, "add", False),
     (Change, "add", True),
-    ("service.sessions.idempotency.finish", "", False),
-    ("service.sessions.idempotency.finish", "", True),
+    ("service.storage.sessions.idempotency.finish", "", False),
+    ("service.storage.sessions.idempotency.finish", "", True),
     (Change, "save", False),
     (Change, "save", True),
 ]
@@ -340,7 +340,7 @@ async def die(
         if name:
             planted.setattr(where, name, dying(getattr(where, name), after))
         else:
-            from service.sessions import idempotency
+            from service.storage.sessions import idempotency
 
             planted.setattr(where, dying(idempotency.finish, after))
         response = await post(world, path, turn)
@@ -394,8 +394,8 @@ STORED: list[tuple[str, dict[str, Any]]] = [
 STORING = [
     (StoredAnswers, "insert", False),
     (StoredAnswers, "insert", True),
-    ("service.sessions.idempotency.finish", "", False),
-    ("service.sessions.idempotency.finish", "", True),
+    ("service.storage.sessions.idempotency.finish", "", False),
+    ("service.storage.sessions.idempotency.finish", "", True),
     (Idempotency, "finish", True),
 ]
 

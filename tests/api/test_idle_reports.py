@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.idle_reports import REPORT_WHEN_IDLE, IdleReports
+from service.evaluation.jobs.idle_reports import REPORT_WHEN_IDLE, IdleReports
 from service.tasks import BackgroundTasks
 from tests.fake_service import World, serving
 from tests.waiting import until

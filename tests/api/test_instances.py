@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from models.repository import Repository
-from service.records import SharedRecords
+from models.repository.repository import Repository
+from service.storage.records import SharedRecords
 from tests import postgres
 from tests.fake_service import World, publish, serving
 from tests.sessions import needs_postgresql

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from huggingface_hub import AsyncInferenceClient
 
-from service.answers import GenerationRequest
-from service.answers.bounds import build
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
-from service.engine_client.client import EngineFailed
+from service.engine.client.client import EngineFailed
+from service.generation.bounds import build
+from service.generation.request import GenerationRequest
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import REPLY, ScriptedEngine, World, over_http
@@ -154,7 +154,7 @@ async def test_the_headers_wait_for_the_prompt_of_a_loaded_version(
     def waits() -> bool:
         return any("Opening.begun" in repr(task) for task in asyncio.all_tasks())
 
-    monkeypatch.setattr("service.answers.answers.build", slow)
+    monkeypatch.setattr("service.generation.answers.build", slow)
     async with serve() as world, over_http(world) as url, asyncio.timeout(30), httpx.AsyncClient() as client:
         leaving = asyncio.create_task(client.post(f"{url}/generate_stream", json={"inputs": "x"}))
         await until(waits)

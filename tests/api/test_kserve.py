@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.deployments.deployment import DeploymentState
-from service.engine_client.engine import EngineState
+from service.engine.client.engine import EngineState
 from service.errors import Unavailable
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import events

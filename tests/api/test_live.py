@@ -15,9 +15,9 @@ import pytest
 from service.api.connection import EventStream
 from service.api.edge import ClientGone
 from service.api.schemas.answers.live import LiveEvent
-from service.engine.messages import FinishReason
-from service.live import feed as feeds
-from service.live.feed import Feed
+from service.engine.protocol.messages import FinishReason
+from service.observability.live import feed as feeds
+from service.observability.live.feed import Feed
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.fake_service import CACHED, World, over_http
@@ -28,7 +28,7 @@ LIVE = "/v1/live"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.live.feed.INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr("service.observability.live.feed.INTERVAL_SECONDS", 0.02)
 
 
 def feed(world: World) -> Feed:
@@ -74,7 +74,7 @@ async def served(serve: Serve, **fields: Any) -> AsyncIterator[tuple[World, http
 
 
 async def test_figures_are_those_of_the_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.live.feed.INTERVAL_SECONDS", 0.25)
+    monkeypatch.setattr("service.observability.live.feed.INTERVAL_SECONDS", 0.25)
     async with served(serve, engine={"hold": asyncio.Event()}) as (world, client), listening(client) as events:
         idle = await shown(events, state="ready", running=0, waiting=0)
         assert (idle["model"], idle["kv_blocks"]) == ("demo:1", {"total": 64, "free": 64, "cached": 0})
@@ -157,7 +157,7 @@ async def test_the_65th_listener_is_refused(world: World) -> None:
 
 async def test_the_end_of_the_server_ends_the_streams(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that the server waits for them: uvicorn cuts a response only after the drain time."""
-    monkeypatch.setattr("service.live.feed.INTERVAL_SECONDS", 60.0)
+    monkeypatch.setattr("service.observability.live.feed.INTERVAL_SECONDS", 60.0)
     async with serve() as world, httpx.AsyncClient() as client, asyncio.timeout(30):
         async with over_http(world) as url:
             client.base_url = httpx.URL(url)

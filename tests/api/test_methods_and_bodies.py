@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.bodies import is_optional
 from service.api.openapi import MODELS
 from service.api.schemas.repository import AliasBody, RolloutBody
@@ -198,6 +198,6 @@ async def test_a_full_disk_is_507(serve: Serve, tmp_path: Path, monkeypatch: pyt
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("models.storage.durable.write", full)
+        monkeypatch.setattr("models.repository.disk.durable.write", full)
         response = await world.client.post("/v1/repository/models/demo/versions/1/evaluate", json={})
         error(response, 507, "storage_full")

@@ -12,12 +12,12 @@ import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.deployment import DeploymentState
-from service.engine.messages import EngineStats, FinishReason
-from service.engine.work import Peaks, PhaseWork, SlowPath
+from service.engine.protocol.messages import EngineStats, FinishReason
+from service.engine.protocol.work import Peaks, PhaseWork, SlowPath
 from service.errors import GenerationFailed
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.api.test_disconnect import Client

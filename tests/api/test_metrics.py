@@ -14,8 +14,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.messages import EngineStats, FinishReason
-from service.metrics import FELT, Measured, Metrics, spaced
+from service.engine.protocol.messages import EngineStats, FinishReason
+from service.observability.metrics import FELT, Measured, Metrics, spaced
 from tests.api.conftest import Serve
 from tests.api.reading import events
 from tests.fake_service import World

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.engine.messages import SamplingParams
+from service.engine.protocol.messages import SamplingParams
 from tests.fake_service import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from models.repository import Repository
-from service.engine.messages import FinishReason
-from service.engine_client.client import EngineFailed
+from models.repository.repository import Repository
+from service.engine.client.client import EngineFailed
+from service.engine.protocol.messages import FinishReason
 from tests.api.conftest import KEY, Serve
 from tests.api.ollama import CHAT, ROUTES, ask, lines, refused, text_of
 from tests.api.ollama_golden import REFUSED, Exchange, exchanges

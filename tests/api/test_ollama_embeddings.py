@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.engine.messages import Pooling
+from service.engine.protocol.messages import Pooling
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import HIDDEN, WINDOW, World, over_http, pooled
 

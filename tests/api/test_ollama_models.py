@@ -13,7 +13,7 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from models import __version__
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.routes.ollama_models import _size
 from service.api.schemas.durations import seconds_of
 from service.deployments import deployments as module

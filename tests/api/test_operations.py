@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from service.doctor import measured
-from service.engine.messages import EngineStats
-from service.engine.work import SlowPath
-from service.engine_client.engine import EngineState
-from service.machine import Host, processor
+from service.engine.client.engine import EngineState
+from service.engine.protocol.messages import EngineStats
+from service.engine.protocol.work import SlowPath
+from service.evaluation.host import measured
+from service.evaluation.host.machine import Host, processor
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import INFO, URL, WINDOW, World
@@ -45,7 +45,7 @@ async def test_info_has_tgis_words_and_masks_the_key(serve: Serve) -> None:
 
 async def test_info_describes_the_host_and_measures_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "service.doctor.measured.subprocess.run", lambda *_, **__: pytest.fail("a request must not measure")
+        "service.evaluation.host.measured.subprocess.run", lambda *_, **__: pytest.fail("a request must not measure")
     )
     body = (await world.client.get("/info")).json()
     assert body["host"].keys() == msgspec.json.schema(Host)["$defs"]["Host"]["properties"].keys()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from service.logs import configure_logging
+from service.observability.logs import configure_logging
 from service.settings import Settings
 from tests.api.conftest import Serve
 from tests.api.test_disconnect import Client

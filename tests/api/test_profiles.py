@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.messages import Profiled
-from service.engine_client.client import EngineFailed, EngineState
-from service.profiles.profile import MOST_KEPT, ProfileFiles
+from service.engine.client.client import EngineFailed, EngineState
+from service.engine.protocol.messages import Profiled
+from service.observability.profiles.profile import MOST_KEPT, ProfileFiles
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
-from service.grammars import Grammar
+from models.repository.repository import Repository
+from service.text.grammars import Grammar
 from tests.fake_service import World, publish, says, serving
 from tests.grammars import fits
 from tests.tools import REASONING, WITH_TOOLS

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask

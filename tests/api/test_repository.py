@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from models.intervals import Interval
-from models.report import Amounts
-from models.repository import Repository
-from models.storage.journal import History
+from models.repository.disk.journal import History
+from models.repository.intervals import Interval
+from models.repository.report import Amounts
+from models.repository.repository import Repository
 from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
-from service.engine.messages import FinishReason
+from models.repository.repository import Repository
+from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
 from tests.api.conftest import Serve
 from tests.fake_service import REPLY, WINDOW, World, publish, says, serving

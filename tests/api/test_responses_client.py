@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from models.repository import Repository
-from service.engine.messages import Request
+from models.repository.repository import Repository
+from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, over_http, publish, serving

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import NotFound
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, World, over_http, publish, says, serving

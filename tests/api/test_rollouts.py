@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from models import rollouts
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from models.repository import Repository
+from models.repository import rollouts
+from models.repository.repository import Repository
 from service.errors import GenerationFailed
 from tests.api.reading import error
 from tests.fake_service import WINDOW, World, publish, serving

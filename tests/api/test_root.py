@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.examples import CHAT, DEMO, TEXT, Example, example_for
 from service.api.pages import prefers_html
 from tests.api.conftest import KEY, Serve

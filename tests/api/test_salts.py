@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Scope
 
 from service.api.auth import Auth
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from tests.api.conftest import Serve
 from tests.fake_service import World
 from tests.fakes import make_core, run_all

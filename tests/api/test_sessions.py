@@ -13,8 +13,8 @@ from unittest import mock
 import httpx
 import pytest
 
-from service.answers import conversations
-from service.sessions import History, SessionStore
+from service.generation import conversations
+from service.storage.sessions import History, SessionStore
 from service.text.messages import Message
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events
@@ -407,7 +407,7 @@ async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
         await asyncio.gather(first, *line, *others)
         assert len(await messages(world, session)) == 8 and admission.in_progress == 0
         held.clear()
-        monkeypatch.setattr("service.answers.answers.LONGEST_WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("service.generation.answers.LONGEST_WAIT_SECONDS", 0.05)
         first = asyncio.create_task(say(world, session, "first"))
         await until(lambda: world.engine.alive)
         late = await say(world, session, "late", status=503)
@@ -424,7 +424,7 @@ def waiting(world: World) -> int:
 
 
 async def test_the_line_of_a_session_has_an_end(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.sessions.turn_locks.MOST_IN_LINE", 2)
+    monkeypatch.setattr("service.storage.sessions.turn_locks.MOST_IN_LINE", 2)
     held = asyncio.Event()
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
     async with serve(engine={"hold": held}, database_url=url, max_in_progress=9) as world:
@@ -465,7 +465,7 @@ async def test_a_database_that_cannot_be_used_is_told_and_lowers_readiness(
         with monkeypatch.context() as patched:
             if trouble == "driver":
                 patched.setattr(
-                    "service.sessions.database._parsed",
+                    "service.storage.database.database._parsed",
                     mock.Mock(side_effect=ValueError("pip install 'dosirak[postgres]'")),
                 )
             elif trouble != "newer":

@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import NotFound
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, World, over_http, publish, serving
@@ -97,7 +97,7 @@ async def test_lists_are_filtered_and_paged(world: World) -> None:
 
 
 async def test_a_list_looks_further_than_one_statement(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.sessions.answers._SOME", 2)
+    monkeypatch.setattr("service.storage.sessions.answers._SOME", 2)
     made = [(await ask(world, metadata={"odd": str(number % 2)}))["id"] for number in range(5)]
     assert await ids(world, "metadata[odd]=0") == made[::2]
     assert await ids(world, "metadata[odd]=1&order=desc") == [made[3], made[1]]

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.engine.messages import FinishReason
-from service.engine_client.client import EngineFailed
+from service.engine.client.client import EngineFailed
+from service.engine.protocol.messages import FinishReason
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import REPLY, World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.context.policies import POLICIES, turn_starts
 from tests.api.reading import openai_error
 from tests.fake_service import WINDOW, World, publish, serving

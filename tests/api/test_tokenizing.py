@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.api.conftest import Serve
 from tests.api.reading import error
 from tests.fake_service import World, over_http, publish, serving

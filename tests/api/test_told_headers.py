@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from starlette.datastructures import Headers
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.api.conftest import KEY, Serve
 from tests.api.fields.stage import Stage, addressed, staged
 from tests.fake_service import World, publish, serving

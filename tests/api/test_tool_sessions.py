@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.context.policies import POLICIES
 from tests.api.reading import error, openai_error
 from tests.fake_service import WINDOW, World, publish, says, serving

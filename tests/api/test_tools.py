@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.fake_service import World, publish, says, serving
 from tests.tools import WITH_TOOLS
 

@@ -17,10 +17,10 @@ import structlog
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from models import __version__
-from service.engine.messages import Request, StepOutput
-from service.logs import configure_logging
+from service.engine.protocol.messages import Request, StepOutput
+from service.observability.logs import configure_logging
+from service.observability.tracing import exporting
 from service.settings import Settings
-from service.tracing import exporting
 from tests.api.conftest import KEY, Serve
 from tests.api.test_disconnect import Client
 from tests.collector import Collector, collecting, values
@@ -321,7 +321,7 @@ async def test_a_dead_collector_costs_a_counter_and_one_line(
     serve: Serve, collector: Collector, logged: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector.status = 500
-    monkeypatch.setattr("service.tracing.bounded.DELAY_MS", 10.0)
+    monkeypatch.setattr("service.observability.tracing.bounded.DELAY_MS", 10.0)
     async with serve(otlp_endpoint=collector.url) as world:
         assert await counter(world, "trace_export_failures") == 0
         async with asyncio.timeout(30):
@@ -344,8 +344,8 @@ async def test_a_collector_that_never_answers_holds_nothing_up(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, logged: StringIO
 ) -> None:
     """Neither an answer nor the end of the server; what does not fit is counted."""
-    monkeypatch.setattr("service.tracing.bounded.MOST_WAITING", 2)
-    monkeypatch.setattr("service.tracing.bounded.BATCH", 1)
+    monkeypatch.setattr("service.observability.tracing.bounded.MOST_WAITING", 2)
+    monkeypatch.setattr("service.observability.tracing.bounded.BATCH", 1)
     monkeypatch.setattr(exporting, "CLOSE_SECONDS", 0.2)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.api.conftest import Serve
 from tests.fake_service import publish, serving
 from tests.tools import WITH_TOOLS

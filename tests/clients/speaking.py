@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from service.engine.messages import Request
+from service.engine.protocol.messages import Request
 from service.errors import Unavailable
-from service.grammars import Grammar
+from service.text.grammars import Grammar
 from service.text.tokenizer import Tokenizer
 from tests.grammars import fits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from models.starter import WEIGHTS
+from models.imports.starter import WEIGHTS
 from tests.clients.running import run
 from tests.e2e.server import free_port, python, running
 from tests.published import with_demo

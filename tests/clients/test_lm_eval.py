@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from models.importing import import_source
-from models.repository import Repository
-from models.starter import WEIGHTS
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS
+from models.repository.repository import Repository
 from tests.clients.running import found_by
 from tests.e2e.server import free_port, python, running
 

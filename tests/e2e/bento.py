@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.repository import Repository
-from models.starter import WEIGHTS, publish_demo
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
 from tests.e2e.server import ROOT, python
 
 

@@ -35,7 +35,7 @@ class Server:
         return [child for child in found if all(word in command_of(child) for word in words)]
 
     def engines(self) -> list[psutil.Process]:
-        return self.children("service.engine.worker")
+        return self.children("service.engine.process.worker")
 
     def engine(self, model: str = "") -> psutil.Process:
         """The engine process that answers for `model`, or for the first one that is ready; one that dies, or loads

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from models.importing import import_source
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.repository import Repository
 from tests.e2e.server import ROOT, Server, free_port, python, running
 from tests.e2e.test_repository import MODELS, ended
 from tests.golden.adapters import train

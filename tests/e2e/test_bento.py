@@ -16,14 +16,14 @@ import pytest
 import yaml
 from bentoml.exceptions import BentoMLException
 
-from service.packaging.image import DATA
+from service.api.bento.image import DATA
 from tests.e2e.bento import Bento, build, environment
 from tests.e2e.image import containerize, install, steps
 from tests.e2e.server import ROOT, Server, free_port, python, running
 from tests.published import with_demo
 
 KEY = "a key for the tests"
-KERNELS = "service/runner/native/built"
+KERNELS = "service/engine/runner/native/built"
 PROMPT = "제 이름은 김무슬이에요."
 UNINSTALLED = """
 import importlib.metadata as metadata
@@ -41,7 +41,7 @@ from service.evaluation import evaluate as evaluation
 from service.evaluation.evaluate import evaluate
 from service.evaluation.planning import EFFORTS, Extent
 from service.settings import Settings
-from models.repository import Repository
+from models.repository.repository import Repository
 assert evaluation.__file__.startswith(os.getcwd()), evaluation.__file__
 EFFORTS["quick"] = Extent(1, 256, 1, 1, 0.2)
 settings = Settings()
@@ -91,8 +91,8 @@ def test_it_carries_sources_and_names_its_model(bento: Bento) -> None:
 def test_its_image_compiles_the_kernels_and_installs_nothing_that_tests(bento: Bento) -> None:
     lines = (bento.path / "env" / "docker" / "Dockerfile").read_text().splitlines()
     installs = next(at for at, line in enumerate(lines) if "pip install -r" in line)
-    copies = next(at for at, line in enumerate(lines) if "./src/service/runner/native" in line)
-    compiles = lines.index("RUN python src/service/runner/native/build.py --strict")
+    copies = next(at for at, line in enumerate(lines) if "./src/service/engine/runner/native" in line)
+    compiles = lines.index("RUN python src/service/engine/runner/native/build.py --strict")
     assert copies < installs < compiles and any("g++" in line for line in lines[:installs])
     assert {"ARG BENTOML_HOST=0.0.0.0", f"ARG DOSIRAK_DATA_DIR={DATA}"} <= set(lines)
     assert f"RUN install -d -o bentoml -g bentoml {DATA}" in lines, "a volume there belongs to the user of the image"
@@ -227,7 +227,7 @@ def test_containerize_hands_docker_the_model_and_every_step(bento: Bento, tmp_pa
     stored, copied = bento.home / "models" / "demo" / "2", context / "models" / "demo" / "2"
     assert sorted(path.name for path in copied.iterdir()) == sorted(path.name for path in stored.iterdir())
     assert [step for step in steps(context) if "python src/" in step] == [
-        "python src/service/runner/native/build.py --strict"
+        "python src/service/engine/runner/native/build.py --strict"
     ]
 
 

@@ -209,7 +209,7 @@ def copied(target: Path, *kernels: str) -> Path:
     """The sources, with these kernels alone."""
     for package in ("service", "models"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "built"))
-    built = Path("service", "runner", "native", "built")
+    built = Path("service", "engine", "runner", "native", "built")
     (target / built).mkdir()
     for name in kernels:
         for library in (ROOT / built).glob(f"{name}-*.so"):
@@ -221,7 +221,7 @@ def copied(target: Path, *kernels: str) -> Path:
 @pytest.mark.parametrize(
     ("kernels", "told"),
     [
-        ((), "install a C++ compiler (g++) where there is none, run `python -m service.runner.native.build`"),
+        ((), "install a C++ compiler (g++) where there is none, run `python -m service.engine.runner.native.build`"),
         pytest.param(("portable",), "has no AVX2", marks=pytest.mark.nightly),
     ],
 )

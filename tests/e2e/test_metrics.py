@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.shapes import Shape
-from service.engine.work_done import WINDOW_STEPS
+from models.weights.shapes import Shape
+from service.engine.process.work_done import WINDOW_STEPS
 from tests.e2e.server import Server
 
 LABELS = {"model": "demo", "version": "2"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.store.shared_store import SharedStore
+from models.repository.store.shared_store import SharedStore
 from tests import postgres
 from tests.e2e.server import ROOT, free_port, python
 from tests.sessions import needs_postgresql

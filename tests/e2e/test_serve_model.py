@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests.checkpoints import save_llama
 from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, running, starting, until_ready
 from tests.fake_hub import PIECE, FakeHub
@@ -100,7 +100,7 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
 
     converting = starting(serve(TINY), data, log, free_port(), ROOT, **told)
     block_until(lambda: any(each.suffix != ".part" for each in downloads.iterdir()), SECONDS)
-    block_until(lambda: bool(converting.children("service.jobs.worker")), SECONDS)
+    block_until(lambda: bool(converting.children("service.evaluation.jobs.worker")), SECONDS)
     killed(converting)
     assert [(each.first, each.sent) for each in hub.weights_sent()] == [(arrived, size - arrived)]
     assert Repository(data).aliases("tiny-chat") == {}

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from models.importing import import_source
-from models.repository import Repository
-from models.starter import WEIGHTS
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS
+from models.repository.repository import Repository
 from tests.e2e.server import free_port, python, running
 from tests.tools import DEMO_WITH_TOOLS
 

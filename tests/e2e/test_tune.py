@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from loadtest.tuning import LOAD, compared
-from models.importing import import_source
-from models.repository import Repository
-from service.settings_file import read_settings_file
-from service.tuning.field import GRAINS
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from service.cli.settings_file import read_settings_file
+from service.evaluation.tuning.field import GRAINS
 from tests.checkpoints import save_llama
 from tests.e2e.server import ROOT, command_of, free_port, python, running
 from tests.waiting import block_until
@@ -97,7 +97,7 @@ def test_ctrl_c_shows_what_is_known_and_ends_every_engine(data: Path) -> None:
 
 
 def _engines(family: psutil.Process) -> list[psutil.Process]:
-    return [each for each in family.children(recursive=True) if "service.engine.worker" in command_of(each)]
+    return [each for each in family.children(recursive=True) if "service.engine.process.worker" in command_of(each)]
 
 
 @pytest.mark.nightly

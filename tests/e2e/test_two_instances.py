@@ -19,7 +19,7 @@ import pytest
 from loadtest.crashes import Load
 from loadtest.histories import differences
 from loadtest.moves import GOAL_SECONDS, measure
-from models.starter import WEIGHTS
+from models.imports.starter import WEIGHTS
 from tests.e2e.server import Server, free_port, python, running
 from tests.stores import KINDS
 from tests.two_instances import ALIAS, KEY, Pair, missing, two_instances

@@ -19,9 +19,9 @@ import httpx
 import psutil
 import pytest
 
-from models.importing import import_source
-from models.repository import Repository
-from models.starter import WEIGHTS
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS
+from models.repository.repository import Repository
 from tests.clients.outcomes import CLIENTS, GRAMMARS, STATES, Outcomes, is_refused
 from tests.e2e.server import Server, free_port, python, running, stream, text_of
 from tests.golden.adapters import train
@@ -142,7 +142,7 @@ def _stored(client: httpx.Client, session: str) -> list[dict[str, str]]:
 
 
 def worker(server: Server) -> psutil.Process:
-    [process] = server.children("service.engines.vllm.worker")
+    [process] = server.children("service.engine.vllm.worker")
     return process
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.importing import import_source
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.repository import Repository
 from tests.vllm_engines import DEMO, NIGHTLY
 
 HEAD, NODE = "10.77.0.1", "10.77.0.2"

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.engine.messages import StepOutput
-from service.engine_client.client import EngineClient
+from service.engine.client.client import EngineClient
+from service.engine.protocol.messages import StepOutput
 from tests.fakes import tokens_of
 from tests.vllm_engines import NIGHTLY, answer, engine, prompts, repository_at, request_of, with_fp32
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.messages import FinishReason, Request, StepOutput
-from service.engine_client.client import EngineClient, EngineFailed
-from service.engine_client.replicas import Replicas
-from service.engine_client.restart_policy import DEFAULT_POLICY
+from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.replicas import Replicas
+from service.engine.client.restart_policy import DEFAULT_POLICY
+from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.errors import Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import CONFIG, QUICK, answer, engine, environment, kill

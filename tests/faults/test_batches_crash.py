@@ -21,9 +21,9 @@ SERVER = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import uvicorn
-from service.batches import lane
-from service.batches.journal import Journal
-from service.sessions import batches
+from service.generation.batches import lane
+from service.generation.batches.journal import Journal
+from service.storage.sessions import batches
 from service.tasks import BackgroundTasks
 from tests.fake_service import serving
 

@@ -19,8 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from service.engine.frames import FrameReader, decode_from_engine, encode
-from service.engine.messages import (
+from service.engine.client.client import EngineClient, EngineFailed, EngineState
+from service.engine.client.process import Started
+from service.engine.client.restart_policy import DEFAULT_POLICY, RestartPolicy
+from service.engine.protocol.frames import FrameReader, decode_from_engine, encode
+from service.engine.protocol.messages import (
     Abort,
     Add,
     EngineConfig,
@@ -37,9 +40,6 @@ from service.engine.messages import (
     StepOutput,
     ToEngine,
 )
-from service.engine_client.client import EngineClient, EngineFailed, EngineState
-from service.engine_client.process import Started
-from service.engine_client.restart_policy import DEFAULT_POLICY, RestartPolicy
 from service.errors import EngineKilled, Unavailable
 from tests.fakes import expected_tokens, expected_vector, make_request, tokens_of
 from tests.waiting import until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.messages import Profile
-from service.engine_client.client import EngineClient, EngineFailed
-from service.engine_client.replicas import Replicas
+from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.replicas import Replicas
+from service.engine.protocol.messages import Profile
 from service.errors import Conflict, Unavailable
 from tests.fakes import make_request
 from tests.faults.test_engine_process import QUICK, answer, client_of, engine, kill

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from models.repository import Repository
-from models.upkeep import collect, sweep
+from models.imports.upkeep import collect, sweep
+from models.repository.repository import Repository
 from tests.reports import report
 from tests.versions import publish
 

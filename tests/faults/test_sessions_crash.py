@@ -10,7 +10,7 @@ import pytest
 
 from loadtest import session_crashes
 from loadtest.session_crashes import OWNER, Written, all_messages, check, inspect
-from service.sessions import NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
+from service.storage.sessions import NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
 from tests.sessions import KINDS, new_database
 
 KILLS = 12

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from service.errors import NotFound, StorageFull, Unavailable
-from service.sessions import NewVote, SessionStore
+from service.storage.sessions import NewVote, SessionStore
 from tests import postgres
 from tests.sessions import a_turn, contents, needs_postgresql, new_database, say
 

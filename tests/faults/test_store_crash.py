@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from models.opening import open_repository
-from models.repository import Repository
-from models.store.place import StorePlace
-from models.store.pruning import prune
-from models.store.remote import Remote
-from models.store.remotes import remote_of
-from models.upkeep import sweep
+from models.imports.upkeep import sweep
+from models.repository.opening import open_repository
+from models.repository.repository import Repository
+from models.repository.store.place import StorePlace
+from models.repository.store.pruning import prune
+from models.repository.store.remote import Remote
+from models.repository.store.remotes import remote_of
 from tests.reports import report
 from tests.stores import fresh_store, instance, with_remote
 from tests.versions import publish

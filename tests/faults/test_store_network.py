@@ -12,9 +12,9 @@ import pytest
 
 from models.errors import Conflict, RepositoryError, StoreUnavailable
 from models.manifest import Manifest
-from models.repository import Repository
-from models.store import s3
-from models.store.remotes import remote_of
+from models.repository.repository import Repository
+from models.repository.store import s3
+from models.repository.store.remotes import remote_of
 from tests.s3_faults import DELAY_SECONDS, Faults, Kind
 from tests.stores import fresh_store, instance, s3_server, weights
 from tests.versions import publish

@@ -22,13 +22,13 @@ import psutil
 import pytest
 
 from models import __version__
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config, worker_of
-from service.engine.messages import Request, SamplingParams, StepOutput
-from service.engine_client.client import EngineClient, EngineFailed
-from service.engines.kinds import kind_of
-from service.engines.vllm.lines import Join, Order, Prepared, Refused
+from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.kinds.kinds import kind_of
+from service.engine.protocol.messages import Request, SamplingParams, StepOutput
+from service.engine.vllm.lines import Join, Order, Prepared, Refused
 from service.settings import Settings
 from tests.fake_vllm import expected, interpreter
 from tests.fakes import tokens_of

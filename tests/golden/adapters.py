@@ -10,11 +10,11 @@ import peft
 import torch
 import transformers
 
-from models import adapters, skeleton
 from models.checkpoint.config_policy import read_json
 from models.checkpoint.safetensors_file import read_header
-from models.conversion import rewrite
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from models.weights import adapters, skeleton
+from models.weights.conversion import rewrite
 
 
 def base_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.runner.native.library import library
+from service.engine.runner.native.library import library
 from tests.golden.tiny import SEQ2SEQ, SPECIAL, Loaded, save_int8, save_tiny
 
 Load = Callable[[str, str], Loaded]

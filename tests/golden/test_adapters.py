@@ -11,8 +11,8 @@ import peft
 import pytest
 import torch
 
-from service.engine.messages import FinishReason, Request, SamplingParams
-from service.runner.forwards.forward import CannotServe
+from service.engine.protocol.messages import FinishReason, Request, SamplingParams
+from service.engine.runner.forwards.forward import CannotServe
 from tests.effort import drawn, usual
 from tests.golden.adapters import base_model, train, version
 from tests.golden.test_architectures import prompts

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from service.engine.messages import Request, SamplingParams
+from service.engine.protocol.messages import Request, SamplingParams
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request

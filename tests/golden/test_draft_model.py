@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.core import EngineCore
-from service.engine.messages import DraftConfig, Request, SamplingParams
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import DraftConfig, Request, SamplingParams
+from service.engine.runner import draft_model
+from service.engine.runner.forwards.forward import CannotServe
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer
 from service.engine.scheduling.cost import CostLine, Work
 from service.engine.scheduling.scheduler import Scheduler
-from service.runner import draft_model
-from service.runner.forwards.forward import CannotServe
 from tests.effort import usual
 from tests.golden.adapters import train, version
 from tests.golden.test_speculation import KINDS

@@ -12,15 +12,15 @@ import pytest
 import torch
 import transformers
 
-from models.importing import import_source
-from models.int4 import Int4Weight, decoded
-from models.loading import MappedWeights
-from models.quantize import quantize
-from models.repository import Repository
-from models.starter import WEIGHTS
-from service.engine.messages import FinishReason, Pooling, Request, SamplingParams
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS
+from models.repository.repository import Repository
+from models.weights.int4 import Int4Weight, decoded
+from models.weights.loading import MappedWeights
+from models.weights.quantize import quantize
+from service.engine.protocol.messages import FinishReason, Pooling, Request, SamplingParams
+from service.engine.runner.linear import activation_reach
 from service.evaluation.texts import calibration
-from service.runner.linear import activation_reach
 from tests.effort import usual
 from tests.golden.adapters import base_model, train, version
 from tests.golden.conftest import Load

@@ -8,16 +8,16 @@ import pytest
 import torch
 import transformers
 
-from models import skeleton
-from models.experts import Expert
-from models.hadamard import of_weights
-from models.importing import import_source
-from models.loading import MappedWeights
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.engine.messages import SamplingParams
-from service.runner.native.library import library
+from models.repository.repository import Repository
+from models.weights import skeleton
+from models.weights.experts import Expert
+from models.weights.hadamard import of_weights
+from models.weights.loading import MappedWeights
+from models.weights.quantize import quantize
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.effort import usual
 from tests.golden.test_architectures import OF_EXPERTS

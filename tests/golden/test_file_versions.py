@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
-from models.checkpoint import gguf_file
 from models.checkpoint.block_types import TYPES
 from models.errors import Conflict, InvalidSource
-from models.importing import import_source
-from models.loading import MappedWeights
+from models.imports import gguf_file
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.engine.messages import SamplingParams
-from service.runner.native.library import library
+from models.repository.repository import Repository
+from models.weights.loading import MappedWeights
+from models.weights.quantize import quantize
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner.native.library import library
 from tests import gguf_files
 from tests.block_weights import stored
 from tests.checkpoints import save_tokenizer

@@ -9,17 +9,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.importing import import_source
-from models.loading import MappedWeights
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.engine.messages import SamplingParams
-from service.runner.forwards.forward import CannotServe
-from service.runner.kv_size import LayerShape
-from service.runner.loading.families import outline_of
-from service.runner.loading.model_work import model_work
-from service.runner.native.library import library
+from models.repository.repository import Repository
+from models.weights.loading import MappedWeights
+from models.weights.quantize import quantize
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner.forwards.forward import CannotServe
+from service.engine.runner.loading.families import outline_of
+from service.engine.runner.loading.model_work import model_work
+from service.engine.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.effort import usual
 from tests.golden.tiny import CONFIGS, SIZES, Loaded, answer, family, request, save_random, tensor_names

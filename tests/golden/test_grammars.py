@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from service.engine.batch import Batch
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.core import EngineCore
-from service.engine.messages import DraftConfig, FinishReason, Request, SamplingParams
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import DraftConfig, FinishReason, Request, SamplingParams
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
-from service.engine.sequence import Sequence
-from service.grammars import Grammar
+from service.engine.sequences.batch import Batch
+from service.engine.sequences.sequence import Sequence
+from service.text.grammars import Grammar
 from tests.effort import usual
 from tests.golden.test_draft_model import Always
 from tests.golden.tiny import CONFIGS, MIN_PREFILL, Answer, Loaded, answer, save_random

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.quantize import quantize
-from models.repository import Repository
-from models.starter import publish_demo
-from service.engine.messages import Request, SamplingParams
+from models.imports.starter import publish_demo
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.texts import calibration
 from tests.effort import drawn, usual
 from tests.golden.conftest import Load

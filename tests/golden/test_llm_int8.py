@@ -12,13 +12,13 @@ import transformers
 from torch import Tensor
 
 from loadtest.outliers import FACTOR, PLANTED, Layer, error, reach, theirs
-from models.int4 import decoded
-from models.int8 import quantize_rows as quantized
-from models.loading import MappedWeights
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.runner.linear import Int8Linear, quantize_rows
+from models.repository.repository import Repository
+from models.weights.int4 import decoded
+from models.weights.int8 import quantize_rows as quantized
+from models.weights.loading import MappedWeights
+from models.weights.quantize import quantize
+from service.engine.runner.linear import Int8Linear, quantize_rows
 from tests.kernels import MAIN_KERNELS, use
 from tests.versions import FACTS
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers
 
-from models.loading import load_model, weight_bytes
-from service.engine.messages import Request, SamplingParams
-from service.runner.linear import Int8Linear
-from service.runner.loading.probe import observe
+from models.weights.loading import load_model, weight_bytes
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.linear import Int8Linear
+from service.engine.runner.loading.probe import observe
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, GROUPED, Loaded, answer, save_int8
 

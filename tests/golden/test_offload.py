@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.engine.batch import BlockCopy
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
-from service.runner.offload_file import OffloadFile
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.offload_file import OffloadFile
+from service.engine.sequences.batch import BlockCopy
 from tests.golden.tiny import SEQ2SEQ, SPECIAL, VOCABULARY, Answer, Loaded, answer, save_int8, save_tiny
 
 BLOCKS = 30

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from service.runner.forwards.decoder import ACTIVATIONS, FusedDecoder
-from service.runner.native.decoder import NativeDecoder
+from service.engine.runner.forwards.decoder import ACTIVATIONS, FusedDecoder
+from service.engine.runner.forwards.native_decoder import NativeDecoder
 from tests.effort import drawn
 from tests.kernels import LIBRARIES, use
 from tests.random_models import Sizes

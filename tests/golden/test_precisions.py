@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.engine.messages import Request, SamplingParams
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import calibration, dialogues

@@ -15,22 +15,22 @@ import torch
 import transformers
 from msgspec import structs
 
-from models.importing import import_source
-from models.loading import DTYPES, load_model
-from models.quantize import quantize
-from models.repository import Repository
-from service.runner.forwards.decoder import FusedDecoder
-from service.runner.forwards.foreign import PackedForward, PerSequenceForward, pin_rope
-from service.runner.forwards.forward import CannotServe, Forward
-from service.runner.kv_cache import KVCache
-from service.runner.linear import Int8Linear
-from service.runner.loading import building
-from service.runner.loading.blueprint import Blueprint, LibraryWeights, Outline, assemble
-from service.runner.loading.families import outline_of
-from service.runner.loading.lesson import observe_lesson, with_noises
-from service.runner.loading.probe import Reference, observe, verify
-from service.runner.native.decoder import NativeDecoder
-from service.runner.native.library import library
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from models.weights.loading import DTYPES, load_model
+from models.weights.quantize import quantize
+from service.engine.runner.forwards.blueprint import Blueprint, LibraryWeights, Outline, assemble
+from service.engine.runner.forwards.decoder import FusedDecoder
+from service.engine.runner.forwards.foreign import PackedForward, PerSequenceForward, pin_rope
+from service.engine.runner.forwards.forward import CannotServe, Forward
+from service.engine.runner.forwards.native_decoder import NativeDecoder
+from service.engine.runner.kv_cache import KVCache
+from service.engine.runner.linear import Int8Linear
+from service.engine.runner.loading import building
+from service.engine.runner.loading.families import outline_of
+from service.engine.runner.loading.lesson import observe_lesson, with_noises
+from service.engine.runner.loading.probe import Reference, observe, verify
+from service.engine.runner.native.library import library
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.test_architectures import OURS

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from service.engine.messages import EngineConfig, Profile, Profiled, SamplingParams
-from service.engine.profiling import Profiler
-from service.engine_client.client import EngineClient
-from service.engine_client.process import WORKER
-from service.profiles.operators import Measured, differences
-from service.profiles.trace import join
-from service.runner.native.library import library
-from service.runner.native.marks import PHASES
+from service.engine.client.client import EngineClient
+from service.engine.client.process import WORKER
+from service.engine.protocol.messages import EngineConfig, Profile, Profiled, SamplingParams
+from service.engine.protocol.profiling import Profiler
+from service.engine.runner.native.library import library
+from service.engine.runner.native.marks import PHASES
+from service.observability.profiles.operators import Measured, differences
+from service.observability.profiles.trace import join
 from tests.fakes import make_request, tokens_of
 from tests.golden.conftest import Load
 from tests.golden.tiny import request, save_tiny

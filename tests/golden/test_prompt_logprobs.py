@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from service.engine.messages import SamplingParams
-from service.runner import parts
-from service.runner.step import Step
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner import parts
+from service.engine.runner.forwards.step import Step
 from tests.golden.conftest import Load
 from tests.golden.tiny import Answer, Loaded, answer, request
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.engine.messages import SamplingParams
-from service.runner.loading import building
-from service.runner.loading.record import Record
-from service.runner.native.library import library
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner.loading import building
+from service.engine.runner.loading.record import Record
+from service.engine.runner.native.library import library
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.test_architectures import OF_EXPERTS, OURS
@@ -63,8 +63,8 @@ def test_a_second_load_imports_no_transformers(load: Load, tmp_path: Path) -> No
     Loaded.of(Path(directory), "int8", record=record)
     program = f"""
 import sys
-from service.engine.messages import EngineConfig
-from service.runner.loading.building import build_runner
+from service.engine.protocol.messages import EngineConfig
+from service.engine.runner.loading.building import build_runner
 fields = dict(max_model_len=400, max_num_seqs=16, threads=1, device="cpu", record={record!r})
 runner, info = build_runner(EngineConfig(model_dir={directory!r}, precision="int8", **fields), lambda *_: None)
 print(info.forward, "transformers" in sys.modules)

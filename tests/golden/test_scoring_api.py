@@ -16,14 +16,14 @@ import torch
 import transformers
 from httpx import ASGITransport, AsyncClient
 
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.jobs.jobs import Jobs
-from service.metrics import Metrics
+from service.evaluation.jobs.jobs import Jobs
+from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer

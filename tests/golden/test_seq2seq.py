@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
-from service.engine.messages import SamplingParams
-from service.runner.sampling.row import SamplerRow
-from service.runner.sampling.sampler import Sampler
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner.sampling.row import SamplerRow
+from service.engine.runner.sampling.sampler import Sampler
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import SEQ2SEQ, VOCABULARY, answer, request

@@ -9,18 +9,18 @@ import msgspec
 import pytest
 import torch
 
-from models.importing import import_source
-from models.loading import load_model
-from models.quantize import quantize
-from models.repository import Repository
-from service.engine.messages import EngineConfig
-from service.engine_client.client import EngineClient
-from service.engine_client.replicas import Replicas
-from service.runner.loading import building
-from service.runner.loading.arena import Arena, Differs
-from service.runner.loading.building import build_runner
-from service.runner.loading.lesson import pieces
-from service.runner.native.library import library
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from models.weights.loading import load_model
+from models.weights.quantize import quantize
+from service.engine.client.client import EngineClient
+from service.engine.client.replicas import Replicas
+from service.engine.protocol.messages import EngineConfig
+from service.engine.runner.loading import building
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.loading.lesson import pieces
+from service.engine.runner.native.arena import Arena, Differs
+from service.engine.runner.native.library import library
 from service.settings import engine_environment
 from tests.fakes import make_request, tokens_of
 from tests.golden.conftest import Load

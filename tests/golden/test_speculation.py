@@ -8,13 +8,13 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
-from service.engine.sequence import Sequence
+from service.engine.sequences.sequence import Sequence
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import MIN_PREFILL, VOCABULARY, Answer, Loaded, answer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.messages import FinishReason, StepOutput
-from service.engine_client.client import EngineClient
-from service.machine import processor
+from service.engine.client.client import EngineClient
+from service.engine.protocol.messages import FinishReason, StepOutput
+from service.evaluation.host.machine import processor
 from tests.fakes import tokens_of
 from tests.vllm_engines import NIGHTLY, answer, engine, prompts, repository_at, request_of
 

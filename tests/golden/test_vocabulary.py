@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.messages import FinishReason, Request, SamplingParams
+from service.engine.protocol.messages import FinishReason, Request, SamplingParams
 from tests.fakes import run_all, tokens_of
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, request

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.messages import Request, SamplingParams
-from service.runner.forwards.decoder import FusedDecoder
-from service.runner.forwards.foreign import PackedForward
-from service.runner.forwards.forward import CannotServe
-from service.runner.native.decoder import NativeDecoder
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.runner.forwards.decoder import FusedDecoder
+from service.engine.runner.forwards.foreign import PackedForward
+from service.engine.runner.forwards.forward import CannotServe
+from service.engine.runner.forwards.native_decoder import NativeDecoder
 from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.test_invariance import _check, _library

@@ -14,18 +14,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from models import skeleton
-from models.hadamard import BLOCK, of_weights
-from models.int8 import quantize_rows
-from service.engine.batch import SampledToken
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.blocks.offload import Offload
-from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, EngineInfo, Request, SamplingParams, TokenLogprobs
+from models.weights import skeleton
+from models.weights.hadamard import BLOCK, of_weights
+from models.weights.int8 import quantize_rows
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.kv_cache.offload import Offload
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import EngineConfig, EngineInfo, Request, SamplingParams, TokenLogprobs
+from service.engine.runner.loading.building import build_runner
+from service.engine.runner.model_runner import ModelRunner
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
-from service.runner.loading.building import build_runner
-from service.runner.model_runner import ModelRunner
+from service.engine.sequences.batch import SampledToken
 
 VOCABULARY = 199
 SIZES: dict[str, Any] = {

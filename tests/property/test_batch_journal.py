@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batches.journal import Entry, Journal, JournalInUse
+from service.generation.batches.journal import Entry, Journal, JournalInUse
 
 entries = st.builds(
     Entry, st.integers(1, 6), st.booleans(), st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"") + b"\n")

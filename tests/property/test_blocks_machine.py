@@ -13,12 +13,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
-from service.engine.batch import BlockCopy
-from service.engine.blocks.block_manager import BlockManager, Prefix
-from service.engine.blocks.eviction import EvictionCandidate, EvictionPolicy
-from service.engine.blocks.offload import Offload
-from service.engine.blocks.window import WindowPool
-from service.engine.sequence import Sequence
+from service.engine.kv_cache.block_manager import BlockManager, Prefix
+from service.engine.kv_cache.eviction import EvictionCandidate, EvictionPolicy
+from service.engine.kv_cache.offload import Offload
+from service.engine.kv_cache.window import WindowPool
+from service.engine.sequences.batch import BlockCopy
+from service.engine.sequences.sequence import Sequence
 from tests.effort import drawn
 from tests.fakes import make_request
 

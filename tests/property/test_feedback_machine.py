@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from service.api.bodies import validated
 from service.api.schemas.feedback import FeedbackBody
 from service.errors import InvalidRequest, NotFound
-from service.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
+from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
 from tests.effort import drawn
 from tests.sessions import Clock, needs_postgresql, new_database
 

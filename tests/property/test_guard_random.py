@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.guard import Action, Grams, Guard, Rule
-from service.guard.addresses import AddressScanner
-from service.guard.canaries import Canaries, CanaryScanner
-from service.guard.configuration import PATTERNS
-from service.guard.corpus import CorpusScanner
-from service.guard.rules import LABELS
+from service.generation.guard import Action, Grams, Guard, Rule
+from service.generation.guard.addresses import AddressScanner
+from service.generation.guard.canaries import Canaries, CanaryScanner
+from service.generation.guard.configuration import PATTERNS
+from service.generation.guard.corpus import CorpusScanner
+from service.generation.guard.rules import LABELS
 
 CANARIES = Canaries(["aa1aa1", "a1a1a1a", "비밀번호 12", "12-34-56"])
 PROTECTED = "the recipe of our shop is a secret and two spoons of soy sauce"

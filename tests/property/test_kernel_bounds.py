@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.loading import LowRankWeights, Outliers
-from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.forwards.forward import CannotServe
-from service.runner.kv_cache import KVCache
-from service.runner.kv_size import LayerShape
-from service.runner.loading.blueprint import ExpertsOutline, Norm
-from service.runner.native.library import Library
-from service.runner.native.linear import NativeLinear
-from service.runner.pooling import FinalStates
-from service.runner.step import Step
+from models.weights.loading import LowRankWeights, Outliers
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
+from service.engine.runner.forwards.blueprint import ExpertsOutline, Norm
+from service.engine.runner.forwards.forward import CannotServe
+from service.engine.runner.forwards.step import Step
+from service.engine.runner.kv_cache import KVCache
+from service.engine.runner.native.library import Library
+from service.engine.runner.native.linear import NativeLinear
+from service.engine.runner.pooling import FinalStates
 from tests.kernels import LIBRARIES, use
 from tests.random_models import Sizes, random_linear
 from tests.random_steps import CPU, RandomEngine

@@ -15,9 +15,9 @@ from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
 from models.errors import Conflict, NotFound
-from models.repository import Repository
-from models.storage.leases import Lease
-from models.upkeep import collect
+from models.imports.upkeep import collect
+from models.repository.disk.leases import Lease
+from models.repository.repository import Repository
 from tests.effort import drawn
 from tests.versions import publish
 

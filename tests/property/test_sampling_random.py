@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from service.engine.batch import Batch, SampledToken
-from service.engine.messages import FinishReason, SamplingParams
-from service.engine.token_counts import TokenCounts
-from service.engine.validation import (
+from service.engine.process.validation import (
     MAX_BIAS,
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
@@ -21,10 +18,13 @@ from service.engine.validation import (
     MIN_REPETITION_PENALTY,
     check_params,
 )
-from service.runner.native.sampling import NativeSampling
-from service.runner.sampling.reference import TorchSampling
-from service.runner.sampling.row import SamplerRow
-from service.runner.sampling.sampler import Sampler, verified
+from service.engine.protocol.messages import FinishReason, SamplingParams
+from service.engine.runner.sampling.native import NativeSampling
+from service.engine.runner.sampling.reference import TorchSampling
+from service.engine.runner.sampling.row import SamplerRow
+from service.engine.runner.sampling.sampler import Sampler, verified
+from service.engine.sequences.batch import Batch, SampledToken
+from service.engine.sequences.token_counts import TokenCounts
 from tests.fakes import FakeRunner, make_core, make_request, run_all, tokens_of
 from tests.kernels import LIBRARIES
 

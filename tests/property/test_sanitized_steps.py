@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.runner.native import build
+from service.engine.runner.native import build
 from tests import sanitized
 from tests.kernels import LIBRARIES
 from tests.sanitized import COMPILER
@@ -55,7 +55,7 @@ def test_steps_stay_within_their_memory(level: str, runtime: str) -> None:
 
 PLANTED = """
 import ctypes, sys, torch
-from service.runner.native.library import open_library
+from service.engine.runner.native.library import open_library
 kernels = open_library(sys.argv[1], sanitized=True)
 row, codes = torch.ones(100), torch.empty(200, dtype=torch.int32)
 kernels._quantize(row.data_ptr(), 101, codes.data_ptr(), ctypes.c_float())

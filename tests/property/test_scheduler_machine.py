@@ -13,18 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.blocks.block_manager import BlockManager, Prefix
-from service.engine.blocks.offload import Offload
-from service.engine.core import EngineCore
-from service.engine.messages import FinishReason, Pooling, Request, StepOutput
-from service.engine.output_processor import OutputProcessor
+from service.engine.kv_cache.block_manager import BlockManager, Prefix
+from service.engine.kv_cache.offload import Offload
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import FinishReason, Pooling, Request, StepOutput
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.output_processor import OutputProcessor
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
-from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.sequences.sequence import Sequence, SequenceStatus
 from tests.effort import drawn
 from tests.fakes import (
     DECODER_START,

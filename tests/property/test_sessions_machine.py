@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
 from service.errors import Conflict, NotFound, Stale
-from service.sessions import NewReply, Session, SessionStore
-from service.sessions.change import TITLE_CHARACTERS
+from service.storage.sessions import NewReply, Session, SessionStore
+from service.storage.sessions.change import TITLE_CHARACTERS
 from service.text.grams import fold
 from tests.effort import drawn
 from tests.sessions import Clock, a_turn, needs_postgresql, new_database

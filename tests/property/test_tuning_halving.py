@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.tuning.halving import MOST_PASSES, Costs, counts, kept_of, needed, next_round
+from service.evaluation.tuning.halving import MOST_PASSES, Costs, counts, kept_of, needed, next_round
 
 COSTS = st.builds(Costs, st.floats(0, 20), st.floats(0.01, 30), st.integers(1, 100), st.floats(1, 16))
 FIELD = st.integers(1, 300)

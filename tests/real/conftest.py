@@ -11,13 +11,13 @@ import torch
 import transformers
 
 from loadtest.bench.quality import windows
-from models import catalogue, wheel
 from models.errors import InvalidSource
-from models.importing import import_source
+from models.imports import catalogue, wheel
+from models.imports.importing import import_source
+from models.imports.wheel import Patience
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from models.wheel import Patience
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from service.evaluation.offline import Loaded, load
 from service.evaluation.texts import calibration
 from service.settings import Settings

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from loadtest.bench.quality import distances
 from loadtest.peers.on_dosirak import Core
-from models.importing import import_source
-from models.repository import Repository
-from service.engine.messages import Request, SamplingParams
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from tests.golden.adapters import base_model, train
 from tests.real.conftest import NAME, Versions, settings

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from service.engine.messages import Request, SamplingParams, StepOutput
+from service.engine.protocol.messages import Request, SamplingParams, StepOutput
 from service.evaluation.offline import Loaded, run_all
 from tests.effort import drawn
 from tests.real.precisions import SERVED

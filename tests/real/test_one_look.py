@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from service.engine.messages import Request, SamplingParams
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import Loaded, run_all
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer

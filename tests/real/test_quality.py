@@ -13,7 +13,7 @@ from torch import Tensor
 
 from loadtest.bench.quality import distances
 from loadtest.peers.on_dosirak import Core
-from service.engine.messages import Request, SamplingParams
+from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import Loaded, run_all
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer

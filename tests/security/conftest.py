@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.logs import configure_logging
+from service.observability.logs import configure_logging
 from service.settings import Settings
 
 configure_logging(Settings(log_format="json"))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from tests.fake_service import over_http, serving
 
 CONFIGURATION: Final = Path(__file__).parent / "schemathesis.toml"

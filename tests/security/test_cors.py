@@ -13,9 +13,9 @@ import pytest_asyncio
 from pydantic import ValidationError
 
 import service
+from service.addresses import origins_of
 from service.api.cookie import Cookie
 from service.api.cors import EXPOSED, METHODS
-from service.origins import origins_of
 from service.settings import Settings
 from tests.conformance import documented
 from tests.fake_service import World, serving

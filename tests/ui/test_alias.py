@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
 from models.errors import Conflict
-from models.quantize import quantize
-from models.repository import Repository
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from tests.e2e.server import Server
 from tests.ui.browser import Window, cells, needs_browser
 from tests.versions import publish

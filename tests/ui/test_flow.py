@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from models.starter import WEIGHTS
+from models.imports.starter import WEIGHTS
 from tests.ui.browser import Window, cells, needs_browser
 
 pytestmark = needs_browser

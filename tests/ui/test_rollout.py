@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from models.rollouts import Rollout, RolloutLimits
+from models.repository.rollouts import Rollout, RolloutLimits
 from service.deployments.rollouts import Observed, broken_limit
 from tests.ui.browser import Window, cells, needs_browser
 

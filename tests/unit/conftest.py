@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.sessions import SessionStore
+from service.storage.sessions import SessionStore
 from tests.migrated import begin_with_copies
 from tests.sessions import KINDS, Clock, new_database
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.acceptance import Acceptance, OverallAcceptance
+from service.engine.sequences.acceptance import Acceptance, OverallAcceptance
 
 
 def judged(drafts: tuple[int, ...], came: list[int], times: int = 1) -> tuple[float, float]:

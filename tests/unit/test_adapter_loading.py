@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from service.engine.adapter_loading import AdapterLoader
-from service.engine.messages import LoadAdapter
+from service.engine.process.adapter_loading import AdapterLoader
+from service.engine.protocol.messages import LoadAdapter
 from tests.fakes import make_request
 
 

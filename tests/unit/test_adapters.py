@@ -14,14 +14,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models import adapters
-from models.archive import export
 from models.errors import Conflict, Corrupt, InvalidSource, NotFound
-from models.importing import import_source
+from models.imports.importing import import_source
+from models.imports.upkeep import collect, sweep
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Facts, Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from models.upkeep import collect, sweep
+from models.repository.archive import export
+from models.repository.repository import Repository
+from models.weights import adapters
+from models.weights.quantize import quantize
 from tests.checkpoints import save_gpt2, save_llama
 
 PEFTS = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from models.archive import export
 from models.errors import Conflict, InvalidSource
-from models.importing import import_source
-from models.quantize import quantize
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.archive import export
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from tests.checkpoints import save_llama
 from tests.reports import report
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
-from service.runner.kv_cache import KVCache, bytes_per_block, decode, encode
-from service.runner.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks
-from service.runner.row_blocks import bmm_row_quantum
+from service.engine.kv_cache.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks
+from service.engine.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
+from service.engine.runner.kv_cache import KVCache, bytes_per_block, decode, encode
+from service.engine.runner.row_blocks import bmm_row_quantum
 from tests.effort import drawn, meeting
 from tests.kernels import KERNELS, use
 

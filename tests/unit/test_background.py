@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository
-from models.rollouts import all_running
-from models.storage import durable
-from models.upkeep import prune
-from service.answers import Conversations
+from models.imports.upkeep import prune
+from models.repository.disk import durable
+from models.repository.repository import Repository
+from models.repository.rollouts import all_running
 from service.deployments import deployments as module
 from service.deployments.deployment import Deployment, DeploymentState
-from service.metrics import Metrics
-from service.sessions import SessionStore
+from service.generation.conversations import Conversations
+from service.observability.metrics import Metrics
+from service.storage.sessions import SessionStore
 from service.tasks import BackgroundTasks
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving

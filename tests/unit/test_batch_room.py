@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from service.batches.room import CLIENTS_PACE, LOOK_SECONDS, QUIET_PACE, QUIET_SECONDS, Load, Moment, wait_seconds
+from service.generation.batches.room import (
+    CLIENTS_PACE,
+    LOOK_SECONDS,
+    QUIET_PACE,
+    QUIET_SECONDS,
+    Load,
+    Moment,
+    wait_seconds,
+)
 
 
 def most(load: Load, quiet_seconds: float = 60.0, seats: int = 64) -> int:

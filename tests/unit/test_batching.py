@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import Batch, Scheduled
 from service.engine.scheduling.batching import Backlog, BatchingPolicy, Offer
 from service.engine.scheduling.cost import CostLine, Work, chunk_attention
-from service.engine.sequence import Sequence
+from service.engine.sequences.batch import Batch, Scheduled
+from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
 
 FAST = (0.0005, 2e-5, 1e-8, 1e-9)

@@ -8,7 +8,7 @@ from loadtest.answers import QUESTIONS, page, said
 from loadtest.bench.journal import Journal, Record
 from loadtest.bench.real import systems
 from loadtest.checkpoints import SMALL
-from models.starter import WEIGHTS
+from models.imports.starter import WEIGHTS
 from service.text.tokenizer import Tokenizer
 
 

@@ -19,13 +19,13 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.bento import carried
+from service.api.bento.carried import carried_models
+from service.api.bento.forwarding import post
+from service.api.bento.image import image
+from service.api.bento.inputs import ChatInput, GenerateInput, generate_body
+from service.api.bento.limit import BodyLimit
 from service.api.schemas.native import GenerateBody
-from service.packaging import carried
-from service.packaging.carried import carried_models
-from service.packaging.forwarding import post
-from service.packaging.image import image
-from service.packaging.inputs import ChatInput, GenerateInput, generate_body
-from service.packaging.limit import BodyLimit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

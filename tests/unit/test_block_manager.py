@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
-from service.engine.blocks.window import NoWindowBlock, WindowPool
-from service.engine.sequence import Sequence
+from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
+from service.engine.kv_cache.window import NoWindowBlock, WindowPool
+from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
 from tests.property.test_blocks_machine import Unreserved
 

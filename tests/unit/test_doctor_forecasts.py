@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from models.repository import Repository
-from models.shapes import TYPICAL, Shape
-from models.starter import WEIGHTS, publish_demo
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
+from models.weights.shapes import TYPICAL, Shape
+from service.cli.doctor.diagnosis import demo_shape, expected, forecast
+from service.cli.doctor.speed import Speed
 from service.deployments.engine_handle import SharedEngines
-from service.doctor.diagnosis import demo_shape, expected, forecast
-from service.doctor.measured import EngineTimes, Measured
-from service.doctor.speed import Speed
-from service.machine import Memory
-from service.needs import Files, Needs, kv_bytes_per_token, needs_of
-from service.runner.kv_size import FREE_MEMORY_SHARE
+from service.deployments.needs import Files, Needs, kv_bytes_per_token, needs_of
+from service.engine.kv_cache.kv_size import FREE_MEMORY_SHARE
+from service.evaluation.host.machine import Memory
+from service.evaluation.host.measured import EngineTimes, Measured
 from service.settings import Settings
 from tests.hosts import GB, HOST, MEASURED
 

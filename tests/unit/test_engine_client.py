@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
-from service.engine_client.client import EngineClient
-from service.engine_client.engine import Engine, EngineFailed, EngineState
-from service.engine_client.poison import MOST_REMEMBERED, PoisonRegister
-from service.engine_client.restart_policy import Backoff, DeathKind, RestartPolicy
-from service.engine_client.streams import Streams
-from service.engine_client.watch import Watch
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import Engine, EngineFailed, EngineState
+from service.engine.client.poison import MOST_REMEMBERED, PoisonRegister
+from service.engine.client.restart_policy import Backoff, DeathKind, RestartPolicy
+from service.engine.client.streams import Streams
+from service.engine.client.watch import Watch
+from service.engine.protocol.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
 from service.errors import EngineKilled, Unavailable
 from tests.fakes import FakeClock, InProcessEngine, expected_tokens, make_request, tokens_of
 

@@ -10,13 +10,13 @@ import pytest
 
 from models.errors import Conflict as RepositoryConflict
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.engine.messages import Request
-from service.engine_client.client import EngineState
-from service.engine_client.engine import EngineFailed
+from service.engine.client.client import EngineState
+from service.engine.client.engine import EngineFailed
+from service.engine.protocol.messages import Request
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write

@@ -12,14 +12,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.baseline import baseline_of
 from models.checkpoint.decoder_start import decoder_start
 from models.errors import Conflict, NotFound
-from models.gate import Limits, Measured, checks
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import ADAPTER_WEIGHTS
-from models.quantize import quantize
-from models.repository import Repository
+from models.repository.baseline import baseline_of
+from models.repository.gate import Limits, Measured, checks
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from service.errors import InvalidRequest
 from service.evaluation.evaluate import evaluate
 from service.evaluation.planning import EFFORTS, Extent

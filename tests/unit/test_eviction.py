@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.blocks.eviction import EvictionPolicy
-from service.engine.sequence import Sequence
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.kv_cache.eviction import EvictionPolicy
+from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
 
 

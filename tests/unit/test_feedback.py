@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from service.errors import InvalidRequest, NotFound, QuotaExceeded
-from service.sessions import (
+from service.storage.sessions import (
     Answered,
     Limits,
     NewMessage,

@@ -19,7 +19,7 @@ from loadtest.fleet.growth import CEILINGS, need
 from loadtest.fleet.instance import Instance, Shape
 from loadtest.fleet.real import COEFFICIENTS, DaysLines
 from loadtest.fleet.simulation import Outcome, Simulation
-from service.engine.messages import Request, SamplingParams
+from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.scheduling.cost import Work
 
 SHAPE = Shape((0.001, 1e-4, 1e-8, 1e-9), (2e-4, 1e-5), turn_seconds=0.002, event_seconds=5e-5, blocks=2000)

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from models.errors import Conflict, Corrupt
-from models.gate import Limits, Measured, broken
-from models.intervals import Interval
 from models.manifest import ADAPTER_WEIGHTS
-from models.report import Recalled, Report, TextSet
-from models.repository import Repository
+from models.repository.gate import Limits, Measured, broken
+from models.repository.intervals import Interval
+from models.repository.report import Recalled, Report, TextSet
+from models.repository.repository import Repository
 from service.settings import Settings
 from tests.reports import beside, report
 from tests.versions import FACTS, lineage, publish, write_weights

@@ -25,9 +25,9 @@ from transformers import (
 )
 
 from models.errors import InvalidSource
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from tests import gguf_files
 from tests.checkpoints import save_tokenizer
 from tests.effort import drawn

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from models.errors import InvalidSource
-from models.importing import import_source
-from models.repository import Repository
+from models.imports.importing import import_source
+from models.repository.repository import Repository
 from service.text.tokenizer import Tokenizer
 from tests import gguf_files
 from tests.checkpoints import save_gemma_tokenizer, save_gpt_oss_tokenizer

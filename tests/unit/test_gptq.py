@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.gptq import moments_of, quantize_rows
-from models.hadamard import BLOCK, of_weights, transformed
-from models.int8 import quantize_rows as nearest
+from models.weights.gptq import moments_of, quantize_rows
+from models.weights.hadamard import BLOCK, of_weights, transformed
+from models.weights.int8 import quantize_rows as nearest
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:

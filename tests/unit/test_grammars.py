@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.grammar_loading import CompiledGrammars
-from service.engine.messages import SamplingParams
+from service.engine.process.grammar_loading import CompiledGrammars
+from service.engine.protocol.messages import SamplingParams
 from service.errors import InvalidRequest
-from service.grammars import Grammar
-from service.grammars.grammar import MAX_GRAMMAR_BYTES, MAX_TEXT_BYTES
-from service.grammars.matching import VocabularyGrammars
+from service.text.grammars import Grammar
+from service.text.grammars.grammar import MAX_GRAMMAR_BYTES, MAX_TEXT_BYTES
+from service.text.grammars.matching import VocabularyGrammars
 from tests.effort import drawn
 from tests.grammars import FIELD, TOKENS, decode, encode, fits, vocabulary
 
@@ -352,7 +352,7 @@ def test_a_panic_of_the_compiler_is_an_error_of_the_grammar(monkeypatch: pytest.
     def panic(*arguments: object, **named: object) -> None:
         raise PanicException("index out of bounds")
 
-    monkeypatch.setattr("service.grammars.matching.LLMatcher", panic)
+    monkeypatch.setattr("service.text.grammars.matching.LLMatcher", panic)
     with pytest.raises(ValueError, match="could not be compiled"):
         vocabulary().compile('start: "a"')
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from models.demo.grammar import Style, dialogue
-from service.answers import FinishReason, GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.messages import StepOutput, TokenLogprobs
+from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
 from service.errors import InvalidRequest
-from service.guard import Grams, Guard, read_guard
-from service.guard.corpus import UNITS, fold
-from service.guard.patterns import is_resident_number, passes_luhn
-from service.guard.rules import LABELS
+from service.generation.guard import Grams, Guard, read_guard
+from service.generation.guard.corpus import UNITS, fold
+from service.generation.guard.patterns import is_resident_number, passes_luhn
+from service.generation.guard.rules import LABELS
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest
 from service.text.tokenizer import Tokenizer
 from tests import tokenizers
 from tests.effort import usual

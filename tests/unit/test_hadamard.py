@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.hadamard import BLOCK, is_block, of_weights, transformed
-from models.int8 import quantize_rows
-from models.loading import CodedEmbedding
-from service.runner.linear import Int8Linear
+from models.weights.hadamard import BLOCK, is_block, of_weights, transformed
+from models.weights.int8 import quantize_rows
+from models.weights.loading import CodedEmbedding
+from service.engine.runner.linear import Int8Linear
 from tests.kernels import LIBRARIES
 
 SIZES = (1, 2, 5, 8, 16, 31, 64, 100, 576, 1000)

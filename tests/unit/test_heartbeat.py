@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.core import EngineCore
-from service.engine.heartbeat import Pulse
-from service.engine.messages import Heartbeat
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.process.core import EngineCore
+from service.engine.process.heartbeat import Pulse
+from service.engine.protocol.messages import Heartbeat
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler

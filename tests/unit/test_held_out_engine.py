@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from models.demo.held_out.dialogues import Document, HeldOut, Turn
-from models.starter import WEIGHTS
-from service.engine.core import EngineCore
+from models.imports.starter import WEIGHTS
+from service.engine.process.core import EngineCore
 from service.evaluation import dialogues as command
 from service.evaluation.dialogues import converse, measured
 from service.text.messages import Message

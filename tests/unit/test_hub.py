@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from models.errors import Conflict, InvalidSource
-from models.hub import checkpoint as checkpoints
-from models.hub import download as downloading
-from models.hub import downloads
-from models.hub.checkpoint import begin
-from models.hub.listing import commit_of
-from models.hub.refs import Refs
-from models.hub.source import HubSource
-from models.repository import Repository
-from models.upkeep import collect
+from models.imports.hub import checkpoint as checkpoints
+from models.imports.hub import download as downloading
+from models.imports.hub import downloads
+from models.imports.hub.checkpoint import begin
+from models.imports.hub.listing import commit_of
+from models.imports.hub.refs import Refs
+from models.imports.hub.source import HubSource
+from models.imports.upkeep import collect
+from models.repository.repository import Repository
 from tests.checkpoints import save_llama
 from tests.fake_hub import PIECE, FakeHub, reached
 

@@ -14,13 +14,13 @@ import pytest
 import structlog
 
 from models.errors import Conflict
-from models.gate import Limits
 from models.manifest import Manifest
-from models.repository import Repository
-from models.standing import Gate
+from models.repository.gate import Limits
+from models.repository.repository import Repository
+from models.repository.standing import Gate
 from service.deployments.activity import Activity
-from service.jobs.idle_reports import IdleReports
-from service.jobs.jobs import Jobs
+from service.evaluation.jobs.idle_reports import IdleReports
+from service.evaluation.jobs.jobs import Jobs
 from service.tasks import BackgroundTasks
 from tests.fakes import FakeClock
 from tests.reports import report

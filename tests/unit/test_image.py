@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from models import starter
-from models.repository import Repository
-from models.starter import WEIGHTS, publish_demo
+from models.imports import starter
+from models.imports.starter import WEIGHTS, publish_demo
+from models.repository.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -124,7 +124,7 @@ def test_a_machine_without_the_tools_is_told_which(tmp_path: Path) -> None:
 
 def test_what_an_import_needs_is_not_trimmed(tmp_path: Path) -> None:
     gone = ("torch/test/a.py", "torch/bin/protoc", "torch/lib/libx.a", "sympy/core/tests/t.py", "numpy/a.pyi")
-    kept = ("torch/bin/torch_shm_manager", "torch/__init__.py", "service/runner/native/src/a.cpp", "triton/b.c")
+    kept = ("torch/bin/torch_shm_manager", "torch/__init__.py", "service/engine/runner/native/src/a.cpp", "triton/b.c")
     for name in (*gone, *kept):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -152,7 +152,7 @@ def test_baked_versions_are_copied_and_not_made_again(tmp_path: Path, monkeypatc
         for file in first.path(version).iterdir():
             (target / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(starter, "BAKED", baked)
-    monkeypatch.setitem(sys.modules, "models.quantize", None)  # whoever converts fails
+    monkeypatch.setitem(sys.modules, "models.weights.quantize", None)  # whoever converts fails
     again = publish_demo(Repository(tmp_path / "second"), WEIGHTS)
     assert [each.digest for each in again] == [original.digest, small.digest]
     assert again[1].lineage == small.lineage and Repository(tmp_path / "second").report(again[1]) is not None

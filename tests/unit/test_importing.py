@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from models.checkpoint.decoder_start import decoder_start
+from models.checkpoint.pooling import VersionPooling, of_version
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
-from models.hub.refs import Refs
-from models.hub.source import HubSource
-from models.importing import import_source
-from models.pooling import VersionPooling, of_version
-from models.repository import Repository
-from models.starter import publish_demo
-from models.upkeep import sweep
+from models.imports.hub.refs import Refs
+from models.imports.hub.source import HubSource
+from models.imports.importing import import_source
+from models.imports.starter import publish_demo
+from models.imports.upkeep import sweep
+from models.repository.repository import Repository
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
 from tests.fake_hub import FakeHub, reached
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.int4 import Int4Weight, decoded, encode, error_of, fits, joined, rough_error
-from models.int8 import row_scale
+from models.weights.int4 import Int4Weight, decoded, encode, error_of, fits, joined, rough_error
+from models.weights.int8 import row_scale
 from tests.effort import drawn
 
 

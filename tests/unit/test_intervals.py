@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from models import intervals
+from models.repository import intervals
 
 
 def test_a_share_is_wilsons() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from models.errors import Conflict as RepositoryConflict
 from models.progress import silent
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.errors import Conflict, NotFound, Overloaded
-from service.jobs.job import Job, JobFiles
-from service.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
-from service.jobs.work import run, shortened
+from service.evaluation.jobs.job import Job, JobFiles
+from service.evaluation.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
+from service.evaluation.jobs.work import run, shortened
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama
@@ -108,7 +108,7 @@ async def test_a_repository_that_cannot_be_swept_at_once_does_not_keep_a_server_
         if len(sweeps) < 3:
             raise RepositoryConflict("demo is being changed by somebody else; try again")
 
-    monkeypatch.setattr("service.jobs.jobs.sweep", swept)
+    monkeypatch.setattr("service.evaluation.jobs.jobs.sweep", swept)
     tasks = BackgroundTasks(first_delay=0.001)
     jobs = Jobs(Repository(tmp_path), worker="tests.fake_job", tasks=tasks)
     await jobs.start()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import UnsupportedField
-from service.grammars import Grammar
-from service.grammars.json_numbers import with_bounds
+from service.text.grammars import Grammar
+from service.text.grammars.json_numbers import with_bounds
 from tests.effort import drawn
 from tests.grammars import FIELD, fits
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import pytest
 
 from service.errors import UnsupportedField
-from service.grammars import Grammar
-from service.grammars.json_extent import Extent
-from service.grammars.json_patterns import UNWRITABLE, followed_pattern
+from service.text.grammars import Grammar
+from service.text.grammars.json_extent import Extent
+from service.text.grammars.json_patterns import UNWRITABLE, followed_pattern
 from tests.grammars import FIELD, fits
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidRequest, UnsupportedField
-from service.grammars import Grammar
-from service.grammars.json_extent import Extent
-from service.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, REFUSED_BY_COMPILER, followed
+from service.text.grammars import Grammar
+from service.text.grammars.json_extent import Extent
+from service.text.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, REFUSED_BY_COMPILER, followed
 from tests.grammars import FIELD, fits
 
 DRAFTS = {

@@ -18,8 +18,8 @@ import pytest
 from llguidance import LLMatcher
 
 from service.errors import InvalidRequest
-from service.grammars import Grammar
-from service.grammars.matching import VocabularyGrammars
+from service.text.grammars import Grammar
+from service.text.grammars.matching import VocabularyGrammars
 from tests.grammars import FIELD, encode, vocabulary
 
 pytestmark = pytest.mark.nightly

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import InvalidRequest, NotFound, QuotaExceeded, Stale
-from service.sessions import Limits, NewReply, Passage, SessionStore
+from service.storage.sessions import Limits, NewReply, Passage, SessionStore
 from service.text.passages import LONGEST, passages_of
 from tests.sessions import KINDS, Clock, new_database, say
 

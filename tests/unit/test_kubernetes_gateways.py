@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.settings import Settings
 from tests.kustomize import named, render
 from tests.published_schemas import validators, wrong

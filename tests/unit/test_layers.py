@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checkpoint.layers import fold, module_dtypes
 from models.errors import InvalidSource
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Layer
-from models.quantize import quantize
-from models.repository import Repository
+from models.repository.layers import fold, module_dtypes
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
 from tests.checkpoints import save_llama
 from tests.versions import FACTS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.doctor.measuring import BATCHES, PREFILL_ROWS, engine_times
-from service.runner.limits import DEPTH, OUTPUTS, rates, serving_ways, ways
+from service.engine.runner.limits import DEPTH, OUTPUTS, rates, serving_ways, ways
+from service.evaluation.host.measuring import BATCHES, PREFILL_ROWS, engine_times
 from tests.kernels import KERNELS, LIBRARIES, TORCH, use
 
 COUNTS = (*BATCHES, PREFILL_ROWS)

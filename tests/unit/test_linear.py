@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.int4 import decoded
-from service.runner import linear
-from service.runner.forwards.decoder import fuse
-from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows
-from service.runner.native.library import library
-from service.runner.native.linear import NativeLinear
+from models.weights.int4 import decoded
+from service.engine.runner import linear
+from service.engine.runner.forwards.decoder import fuse
+from service.engine.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows
+from service.engine.runner.native.library import library
+from service.engine.runner.native.linear import NativeLinear
 from tests.kernels import KERNELS, use
 
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.errors import Overloaded
-from service.live import feed as feeds
-from service.live.feed import Feed, Listener
+from service.observability.live import feed as feeds
+from service.observability.live.feed import Feed, Listener
 from service.tasks import BackgroundTasks
 from tests.fakes import FakeClock
 from tests.waiting import until

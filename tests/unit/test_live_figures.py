@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from service.deployments.deployments import Deployments
-from service.engine.messages import EngineStats, StepRecord
-from service.engine_client.engine import Engine
-from service.live.figures import MOST_STEPS, Figures
-from service.live.window import MOST_OBSERVATIONS, WINDOW_SECONDS, Window, percentile
-from service.metrics import Metrics
+from service.engine.client.engine import Engine
+from service.engine.protocol.messages import EngineStats, StepRecord
+from service.observability.live.figures import MOST_STEPS, Figures
+from service.observability.metrics import Metrics
+from service.observability.metrics.window import MOST_OBSERVATIONS, WINDOW_SECONDS, Window, percentile
 from tests.fake_service import ScriptedEngine, serving
 from tests.fakes import FakeClock
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.runner.address import parse_address
-from service.scenarios.arrivals import due_times
-from service.scenarios.figures import FigureName
-from service.scenarios.reading import parse, read_scenario
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import OpenLoop
+from service.evaluation.scenarios.arrivals import due_times
+from service.evaluation.scenarios.figures import FigureName
+from service.evaluation.scenarios.reading import parse, read_scenario
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import OpenLoop
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "loadtest" / "scenarios").glob("*.toml"))
 SMALL: dict[str, Any] = {

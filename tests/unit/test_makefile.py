@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NATIVE = ROOT / "service" / "runner" / "native"
+NATIVE = ROOT / "service" / "engine" / "runner" / "native"
 ANOTHER = """#!/bin/sh
 if [ "$1" = -V ]; then echo Python {version}; exit; fi
 exec "{python}" -c 'import sys; sys.version_info = ({numbers}); exec(sys.argv[1])' "$2"

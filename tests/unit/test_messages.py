@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.frames import (
+from service.engine.protocol.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     FrameReader,
@@ -15,7 +15,7 @@ from service.engine.frames import (
     decode_to_engine,
     encode,
 )
-from service.engine.messages import (
+from service.engine.protocol.messages import (
     Abort,
     AdapterLoaded,
     Add,

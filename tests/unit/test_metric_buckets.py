@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 
-from service.metrics import buckets
-from service.metrics.swift import SwiftHistogram
+from service.observability.metrics import buckets
+from service.observability.metrics.swift import SwiftHistogram
 
 
 def test_objectives_are_edges_of_every_latency() -> None:

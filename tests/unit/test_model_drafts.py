@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.engine.batch import SampledToken
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.draft_model import DraftOrder
+from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer
 from service.engine.scheduling.cost import CostLine, Work
+from service.engine.scheduling.draft_model import DraftOrder
 from service.engine.scheduling.scheduler import Scheduler
-from service.engine.sequence import Sequence
+from service.engine.sequences.batch import SampledToken
+from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
 from tests.unit.test_batching import taught
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.safetensors_file import Tensor, write_file
-from models.shapes import Shape
-from models.starter import WEIGHTS
-from service.engine.work import ModelWork
-from service.runner.kv_size import LayerShape
-from service.runner.loading.model_work import model_work
+from models.imports.starter import WEIGHTS
+from models.weights.shapes import Shape
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.protocol.work import ModelWork
+from service.engine.runner.loading.model_work import model_work
 from tests.checkpoints import VOCABULARY, save_bart, save_gpt2, save_llama, save_t5
 
 HEAD = LayerShape(kv_heads=2, key_dim=8, value_dim=8)

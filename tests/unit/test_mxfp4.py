@@ -13,10 +13,10 @@ from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from models.errors import InvalidSource
-from models.importing import import_source
-from models.quantize import quantize
-from models.repository import Repository
-from models.skeleton import of_config
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from models.weights.quantize import quantize
+from models.weights.skeleton import of_config
 from tests.checkpoints import save_tokenizer
 
 FUSED = [f"model.layers.{layer}.mlp.experts.{part}" for layer in (0, 1) for part in ("gate_up_proj", "down_proj")]

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.hadamard import transformed
-from models.int4 import Int4Weight, decoded
-from models.loading import DTYPES, Outliers
+from models.weights.hadamard import transformed
+from models.weights.int4 import Int4Weight, decoded
+from models.weights.loading import DTYPES, Outliers
+from service.engine.runner.forwards.foreign import replace_linears
+from service.engine.runner.linear import quantize_rows
+from service.engine.runner.native import build
+from service.engine.runner.native.library import HeadsStruct, Library, library, unavailable
+from service.engine.runner.native.linear import NativeLinear
 from service.host import usable_cores
-from service.runner.forwards.foreign import replace_linears
-from service.runner.linear import quantize_rows
-from service.runner.native import build
-from service.runner.native.library import HeadsStruct, Library, library, unavailable
-from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
 KINDS = [

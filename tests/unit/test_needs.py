@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from models.errors import InvalidSource
-from models.importing import import_source
+from models.imports.importing import import_source
 from models.manifest import Precision
-from models.repository import Repository
-from models.skeleton import of_config
+from models.repository.repository import Repository
+from models.weights.skeleton import of_config
 from service.deployments.memory import ENGINE_BYTES
-from service.needs import Files, Needs, needs_of
+from service.deployments.needs import Files, Needs, needs_of
 from service.settings import Settings
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
 

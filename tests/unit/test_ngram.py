@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.ngram import TABLE_ENTRIES, NgramProposer
+from service.engine.sequences.ngram import TABLE_ENTRIES, NgramProposer
 
 
 def test_what_followed_before_is_proposed() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from models.repository import Repository
-from models.starter import demo_is_wanted
+from models.imports.starter import demo_is_wanted
+from models.repository.repository import Repository
 from tests.versions import publish
 
 ROOT = Path(__file__).parents[2]
@@ -57,12 +57,16 @@ def test_a_command_that_needs_none_works(directory: Path) -> None:
 
 def test_a_job_that_needs_torch_fails_with_the_sentence(directory: Path) -> None:
     asked = {"model": "chat:1", "author": "me", "precision": "int8", "evaluate": "none"}
-    done = run("service.jobs.worker", directory=directory, given=json.dumps({"kind": "quantize", "arguments": asked}))
+    done = run(
+        "service.evaluation.jobs.worker",
+        directory=directory,
+        given=json.dumps({"kind": "quantize", "arguments": asked}),
+    )
     told = json.loads(done.stdout.splitlines()[-1])
     assert "There is no engine here" in told["error"], told
 
 
 def test_no_demo_model_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert demo_is_wanted(Repository(tmp_path))
-    monkeypatch.setattr("models.starter.find_spec", lambda name: None)
+    monkeypatch.setattr("models.imports.starter.find_spec", lambda name: None)
     assert not demo_is_wanted(Repository(tmp_path))

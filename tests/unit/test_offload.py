@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.blocks.eviction import EvictionCandidate
-from service.engine.blocks.offload import Offload
-from service.engine.core import EngineCore
-from service.engine.messages import FinishReason
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.kv_cache.eviction import EvictionCandidate
+from service.engine.kv_cache.offload import Offload
+from service.engine.process.core import EngineCore
+from service.engine.protocol.messages import FinishReason
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 from tests.property.test_blocks_machine import superseded
 

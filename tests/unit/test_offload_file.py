@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.engine.batch import BlockCopy
-from service.runner.kv_cache import KVCache
-from service.runner.kv_size import LayerShape
-from service.runner.offload_file import OffloadFile
+from service.engine.kv_cache.kv_size import LayerShape
+from service.engine.runner.kv_cache import KVCache
+from service.engine.runner.offload_file import OffloadFile
+from service.engine.sequences.batch import BlockCopy
 
 BLOCKS = 5
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from models.checkpoint.config_policy import PACKING
 from models.errors import InvalidSource
-from models.importing import import_source
-from models.repository import Repository
-from models.skeleton import of_config
+from models.imports.importing import import_source
+from models.repository.repository import Repository
+from models.weights.skeleton import of_config
 from tests.checkpoints import save_llama
 
 WIDE = 64

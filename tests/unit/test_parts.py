@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.batch import Batch, SampledToken, Scheduled
-from service.engine.messages import Request, SamplingParams, TokenLogprobs
-from service.engine.sequence import Sequence
-from service.runner import parts
-from service.runner.parts import joined, parts_of
+from service.engine.protocol.messages import Request, SamplingParams, TokenLogprobs
+from service.engine.runner import parts
+from service.engine.runner.parts import joined, parts_of
+from service.engine.sequences.batch import Batch, SampledToken, Scheduled
+from service.engine.sequences.sequence import Sequence
 
 ITEMS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 30), st.booleans()), min_size=1, max_size=5)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.engine.work import Peaks
-from service.runner import limits, peaks
+from service.engine.protocol.work import Peaks
+from service.engine.runner import limits, peaks
 
 CPU = torch.device("cpu")
 

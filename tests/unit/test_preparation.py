@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from models.checkpoint.fingerprint import fingerprint
 from models.errors import RepositoryError
 from models.progress import Progress, silent
-from models.repository import Repository
+from models.repository.repository import Repository
 from service import cli
 from service.cli import needs, preparation
+from service.cli.serve.checks import CannotStart
+from service.evaluation.jobs import child, work
 from service.host import available_memory
-from service.jobs import child, work
 from service.settings import Settings
-from service.starting.checks import CannotStart
 from tests import gguf_files
 from tests.checkpoints import save_llama
 from tests.e2e.server import free_port
@@ -107,7 +107,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setenv("DOSIRAK_PORT", str(free_port()))
     monkeypatch.setenv("LOGNAME", "kim")
     start = Start(Repository(tmp_path / "data"))
-    monkeypatch.setattr("service.serving.serve", start.serve)
+    monkeypatch.setattr("service.cli.serve.serving.serve", start.serve)
     monkeypatch.setattr(child, "run", start.job)
     return start
 
@@ -280,7 +280,7 @@ def test_a_kill_between_the_two_versions(
         raise Killed
 
     with monkeypatch.context() as broken:
-        broken.setattr("models.quantize.quantize", killed)
+        broken.setattr("models.weights.quantize.quantize", killed)
         with pytest.raises(Killed):
             start.run(TINY)
     assert [each.reference for each in start.repository.versions("tiny-chat")] == ["tiny-chat:1"]

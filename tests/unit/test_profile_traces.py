@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.profiles.operators import Measured, Operator, differences
-from service.profiles.trace import Event, Sums, join
+from service.observability.profiles.operators import Measured, Operator, differences
+from service.observability.profiles.trace import Event, Sums, join
 from tests.profiles import BASE, event, write_piece
 
 
@@ -99,7 +99,7 @@ def test_the_worker_says_what_is_wrong_and_leaves_no_pieces(tmp_path: Path, dama
         path.write_bytes(path.read_bytes()[:-20])
     if damage == "clock":
         write_piece(tmp_path, [event("mm", 0, 10)], number=1, base=BASE + 1)
-    command = [sys.executable, "-m", "service.profiles.worker", str(tmp_path)]
+    command = [sys.executable, "-m", "service.observability.profiles.worker", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert {"nothing": "nothing was recorded", "cut": "truncated", "clock": "clock"}[damage] in ended.stderr
@@ -109,7 +109,7 @@ def test_the_worker_says_what_is_wrong_and_leaves_no_pieces(tmp_path: Path, dama
 def test_the_worker_prints_the_operators(tmp_path: Path) -> None:
     write_piece(tmp_path, [event("mm", 0, 10)])
     out = subprocess.run(
-        [sys.executable, "-m", "service.profiles.worker", str(tmp_path)], capture_output=True, check=True
+        [sys.executable, "-m", "service.observability.profiles.worker", str(tmp_path)], capture_output=True, check=True
     )
     assert msgspec.json.decode(out.stdout, type=list[Operator])[0].name == "mm"
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]

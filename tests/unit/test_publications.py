@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from models.repository import Repository
-from models.storage.journal import timestamp
+from models.repository.disk.journal import timestamp
+from models.repository.repository import Repository
 from tests.versions import publish
 
 

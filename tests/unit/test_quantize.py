@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from models.checkpoint.safetensors_file import Tensor, read_header
-from models.conversion import split
 from models.errors import Conflict, InvalidSource
-from models.hadamard import BLOCK, of_weights, transformed
-from models.importing import import_source
-from models.int4 import Int4Weight
-from models.int8 import quantize_rows
+from models.imports.importing import import_source
 from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
+from models.repository.repository import Repository
+from models.weights.conversion import split
+from models.weights.hadamard import BLOCK, of_weights, transformed
+from models.weights.int4 import Int4Weight
+from models.weights.int8 import quantize_rows
+from models.weights.quantize import quantize
 from tests.checkpoints import save_gpt2, save_llama, save_t5
 from tests.versions import publish
 
@@ -132,7 +132,7 @@ def test_sharded_parent_and_sharded_result(
     assert sum(file.path.endswith(".safetensors") for file in parent.files) > 1
     one = quantize(repository, parent)
     assert "model.safetensors.index.json" not in {file.path for file in one.files}
-    monkeypatch.setattr("models.conversion.split", lambda planned: split(planned, single=100, size=10_000))
+    monkeypatch.setattr("models.weights.conversion.split", lambda planned: split(planned, single=100, size=10_000))
     many = quantize(repository, parent)
     directory = repository.path(many)
     index = json.loads((directory / "model.safetensors.index.json").read_text())["weight_map"]

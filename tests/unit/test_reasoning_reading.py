@@ -7,7 +7,7 @@ import random
 import pytest
 
 from service.errors import UnsupportedField
-from service.reasoning import Parted, ReasoningForm, ReasoningReader, ReasoningUse, Start, form_of
+from service.text.reasoning import Parted, ReasoningForm, ReasoningReader, ReasoningUse, Start, form_of
 
 THINK = ReasoningForm("<think>", "</think>")
 CASES = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.answers import recent_summaries
-from service.answers.recent_summaries import RecentSummaries
-from service.answers.summaries import _keys
+from service.generation import recent_summaries
+from service.generation.recent_summaries import RecentSummaries
+from service.generation.summaries import _keys
 from service.text.messages import Message
 
 CHAT = tuple(Message(("user", "assistant")[at % 2], f"said {at}") for at in range(8))

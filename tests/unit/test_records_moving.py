@@ -12,13 +12,13 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from models import rollouts
 from models.errors import Conflict
-from models.repository import Repository
-from models.rollouts import Rollout, RolloutLimits
+from models.repository import rollouts
+from models.repository.repository import Repository
+from models.repository.rollouts import Rollout, RolloutLimits
 from service import cli
-from service.records import SharedRecords, open_repository
 from service.settings import Settings
+from service.storage.records import SharedRecords, open_repository
 from tests import postgres
 from tests.sessions import needs_postgresql
 from tests.stores import fresh_store

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models.storage import durable
-from models.storage.remembered import Remembered
+from models.repository.disk import durable
+from models.repository.disk.remembered import Remembered
 
 
 @pytest.fixture

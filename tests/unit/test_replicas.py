@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from service.engine.messages import FinishReason, Request, StepOutput
-from service.engine_client.client import Engine, EngineState
-from service.engine_client.engine import EngineFailed
-from service.engine_client.replicas import Replicas
-from service.engine_client.routing import BLOCK, BLOCKS_A_REQUEST
+from service.engine.client.client import Engine, EngineState
+from service.engine.client.engine import EngineFailed
+from service.engine.client.replicas import Replicas
+from service.engine.client.routing import BLOCK, BLOCKS_A_REQUEST
+from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 

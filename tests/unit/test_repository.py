@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale
+from models.imports.starter import demo_is_wanted
+from models.imports.upkeep import sweep
 from models.manifest import Manifest
-from models.repository import Repository
-from models.starter import demo_is_wanted
-from models.upkeep import sweep
+from models.repository.repository import Repository
 from tests.unit.test_manifest import TRAVERSAL
 from tests.versions import FACTS, publish
 
@@ -58,7 +58,7 @@ def test_order_survives_a_clock_set_back(repository: Repository, monkeypatch: py
             return datetime(2020, 1, 1, tzinfo=UTC)
 
     publish(repository, "first")
-    monkeypatch.setattr("models.repository.datetime", Yesterday)
+    monkeypatch.setattr("models.repository.repository.datetime", Yesterday)
     publish(repository, "second")
     assert [manifest.version for manifest in repository.versions("demo")] == ["1", "2"]
 
@@ -325,7 +325,7 @@ def test_sweep_points_latest_right(repository: Repository, tmp_path: Path) -> No
 
 
 def test_a_held_lock_is_a_conflict_not_a_hang(tmp_path: Path) -> None:
-    from models.storage.durable import locked
+    from models.repository.disk.durable import locked
 
     repository = Repository(tmp_path, lock_timeout=0.1)
     with locked(tmp_path / "locks" / "demo.lock", 1), pytest.raises(Conflict, match="try again"):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.engine.messages import Request, SamplingParams
-from service.engine_client import routing
-from service.engine_client.routing import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter
+from service.engine.client import routing
+from service.engine.client.routing import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter
+from service.engine.protocol.messages import Request, SamplingParams
 
 
 @dataclass(eq=False)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from service.runner import row_blocks as module
-from service.runner.row_blocks import LAST_RESORT, RowBlocks, divide_rows, row_blocks
+from service.engine.runner import row_blocks as module
+from service.engine.runner.row_blocks import LAST_RESORT, RowBlocks, divide_rows, row_blocks
 from tests.effort import usual
 
 COUNTS = (1, 2, 3, 5, 8, 15, 30, 70, 130, 250, 300, 511, 700)

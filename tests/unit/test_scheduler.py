@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.engine.batch import Batch, SampledToken, Scheduled
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
-from service.engine.sequence import SequenceStatus
+from service.engine.sequences.batch import Batch, SampledToken, Scheduled
+from service.engine.sequences.sequence import SequenceStatus
 from tests.fakes import make_request, make_scheduler
 
 

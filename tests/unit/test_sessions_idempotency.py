@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from service.sessions import Finished, Fresh, InProgress, NewReply, SessionStore
-from service.sessions.claims import LEASE_SECONDS, Claim, Done
-from service.sessions.idempotency import KEPT_SECONDS
+from service.storage.sessions import Finished, Fresh, InProgress, NewReply, SessionStore
+from service.storage.sessions.claims import LEASE_SECONDS, Claim, Done
+from service.storage.sessions.idempotency import KEPT_SECONDS
 from tests.sessions import Clock, a_turn, contents
 
 ANSWER = b'data: {"text": "\xea\xb0\x80\x00"}\n\n'

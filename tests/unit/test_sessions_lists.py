@@ -7,8 +7,8 @@ import random
 import pytest
 
 from service.errors import InvalidRequest
-from service.sessions import Page, Session, SessionStore
-from service.sessions.grams import words_of
+from service.storage.sessions import Page, Session, SessionStore
+from service.storage.sessions.grams import words_of
 from service.text.grams import fold
 from tests.sessions import Clock, say
 

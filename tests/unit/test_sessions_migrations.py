@@ -15,16 +15,17 @@ from alembic.script import ScriptDirectory
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import Connection, text
 
-from service.sessions import NewerDatabase, NewVote, SessionStore, migrating, search
-from service.sessions.change import text_of
-from service.sessions.database import Database
-from service.sessions.migrating import HEAD
 from service.settings import Settings
+from service.storage.database import migrating
+from service.storage.database.database import Database
+from service.storage.database.migrating import HEAD
+from service.storage.sessions import NewerDatabase, NewVote, SessionStore, search
+from service.storage.sessions.change import text_of
 from tests import postgres
 from tests.migrated import migrate_really as upgrade
 from tests.sessions import KINDS, a_turn, contents, say
 
-SCRIPTS = Path(__file__).parents[2] / "service" / "sessions" / "migrations"
+SCRIPTS = Path(__file__).parents[2] / "service" / "storage" / "database" / "migrations"
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +209,7 @@ async def test_many_open_an_empty_database_at_once(database_url: str) -> None:
 
 async def test_processes_open_an_empty_database_at_once(database_url: str) -> None:
     program = (
-        "import asyncio, sys; from service.sessions import SessionStore\n"
+        "import asyncio, sys; from service.storage.sessions import SessionStore\n"
         "async def main():\n"
         "    store = await SessionStore.open(sys.argv[1], patience=20)\n"
         "    print((await store.create('ann')).id)\n"

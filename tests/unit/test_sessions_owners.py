@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict, NotFound
-from service.sessions import (
+from service.storage.sessions import (
     Answered,
     AnswerKind,
     Feedback,
@@ -23,7 +23,7 @@ from service.sessions import (
     StoredAnswer,
     WantedAnswers,
 )
-from service.sessions.claims import Claim, Done
+from service.storage.sessions.claims import Claim, Done
 from tests.sessions import a_turn, say
 
 Call = Callable[[SessionStore, str, str], Awaitable[Any]]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import NotFound
-from service.sessions import (
+from service.storage.database.database import Database
+from service.storage.sessions import (
     Answered,
     Fresh,
     Limits,
@@ -22,9 +23,8 @@ from service.sessions import (
     SessionStore,
     StoredAnswer,
 )
-from service.sessions.claims import Done
-from service.sessions.database import Database
-from service.sessions.idempotency import KEPT_SECONDS
+from service.storage.sessions.claims import Done
+from service.storage.sessions.idempotency import KEPT_SECONDS
 from tests.effort import drawn
 from tests.sessions import Clock, a_turn, new_database, say
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, Stale, UnsupportedField
-from service.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
+from service.storage.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
 from tests.sessions import Clock, a_turn, contents, receipt, say
 
 

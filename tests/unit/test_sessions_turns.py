@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.sessions import SessionStore
+from service.storage.sessions import SessionStore
 from tests.sessions import needs_postgresql, new_database
 
 

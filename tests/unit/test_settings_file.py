@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from service import cli, serving
+from service import cli
+from service.cli.serve import serving
+from service.cli.settings_file import MOST_BYTES, Line, WrongFile, parse, read_settings_file
 from service.settings import Settings, add_to_environment
-from service.settings_file import MOST_BYTES, Line, WrongFile, parse, read_settings_file
 
 
 @pytest.fixture(autouse=True)

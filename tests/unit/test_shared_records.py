@@ -18,14 +18,14 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from models import rollouts
 from models.errors import Conflict, NotFound, RepositoryError, Stale, Unreachable
-from models.repository import Repository
-from models.rollouts import Rollout, RolloutLimits
-from models.storage.layout import Layout
-from service.records import Identity, SharedRecords, leave, open_repository
-from service.records.presence import LIVING_SECONDS, clock_error
+from models.repository import rollouts
+from models.repository.disk.layout import Layout
+from models.repository.repository import Repository
+from models.repository.rollouts import Rollout, RolloutLimits
 from service.settings import Settings
+from service.storage.records import Identity, SharedRecords, leave, open_repository
+from service.storage.records.presence import LIVING_SECONDS, clock_error
 from tests import postgres
 from tests.sessions import needs_postgresql
 from tests.versions import publish
@@ -163,9 +163,9 @@ def test_a_lease_on_a_deleted_version_is_refused(pair: tuple[Repository, Reposit
 HOLDER = """
 import sys, time
 from pathlib import Path
-from models.repository import Repository
-from models.storage.layout import Layout
-from service.records import Identity, SharedRecords, leave, open_repository
+from models.repository.repository import Repository
+from models.repository.disk.layout import Layout
+from service.storage.records import Identity, SharedRecords, leave, open_repository
 layout = Layout(Path(sys.argv[2]))
 repository = Repository(layout.data_dir, records=SharedRecords(sys.argv[1], layout, Identity("server", "1.0")))
 repository.records.wait()

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from service.tracing import Event, Facts, Span
-from service.tracing.encoding import Origin, Recorded, encoded
+from service.observability.tracing import Event, Facts, Span
+from service.observability.tracing.encoding import Origin, Recorded, encoded
 
 WORDS = st.text(max_size=20)
 VALUES = (

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from models.gate import Limits
-from models.report import TextPart, TextSet, on_shared_texts
-from models.repository import Repository
-from models.standing import standings
+from models.repository.gate import Limits
+from models.repository.report import TextPart, TextSet, on_shared_texts
+from models.repository.repository import Repository
+from models.repository.standing import standings
 from tests.reports import beside, report
 from tests.versions import publish
 

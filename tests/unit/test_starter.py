@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from models.gate import Limits
-from models.report import Report
-from models.repository import Repository
-from models.starter import REPORT, WEIGHTS, main, missing_of, publish_demo
+from models.imports.starter import REPORT, WEIGHTS, main, missing_of, publish_demo
+from models.repository.gate import Limits
+from models.repository.report import Report
+from models.repository.repository import Repository
 from service.evaluation.evaluate import evaluate
 from service.evaluation.planning import EFFORTS
 from service.settings import Settings

@@ -23,13 +23,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from models.repository import Repository
+from models.repository.repository import Repository
+from service.cli.serve import checks, process
+from service.cli.serve.checks import CannotStart
+from service.cli.serve.first_answer import show_first_answer
+from service.cli.serve.screen import Screen
+from service.cli.serve.waiting import slow_kernels, wait_until_ready
 from service.settings import Settings
-from service.starting import checks, process
-from service.starting.checks import CannotStart
-from service.starting.first_answer import show_first_answer
-from service.starting.screen import Screen
-from service.starting.waiting import slow_kernels, wait_until_ready
 from tests.e2e.server import free_port
 from tests.versions import publish
 from tests.waiting import alive, block_until
@@ -166,7 +166,7 @@ def test_a_disk_too_small_for_the_demo_model_says_the_numbers(tmp_path: Path) ->
 @pytest.mark.nightly
 def test_a_disk_that_fills_up_while_the_demo_model_is_published(tmp_path: Path) -> None:
     done = on_a_small_disk(
-        "3m", f"\"$PYTHON\" -m models.starter '{tmp_path}'; echo $?; ls '{tmp_path}/models/demo'", tmp_path
+        "3m", f"\"$PYTHON\" -m models.imports.starter '{tmp_path}'; echo $?; ls '{tmp_path}/models/demo'", tmp_path
     )
     assert done.stdout.splitlines()[0] == "1", "and nothing half is left"
     assert "the disk of the data directory is full; make room" in done.stderr and "Traceback" not in done.stderr
@@ -175,7 +175,8 @@ def test_a_disk_that_fills_up_while_the_demo_model_is_published(tmp_path: Path) 
 def test_little_space_is_a_warning(tmp_path: Path) -> None:
     publish(Repository(tmp_path), "one", "other")
     program = (
-        "from pathlib import Path; from models.repository import Repository; from service.starting.checks import *;"
+        "from pathlib import Path; from models.repository.repository import Repository; "
+        "from service.cli.serve.checks import *;"
         f"print(check_space(Repository(Path('{tmp_path}')), Path('{tmp_path}') / 'disk'))"
     )
     (tmp_path / "disk").mkdir()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from models.errors import Conflict, Corrupt, InvalidSource, NotFound, StoreUnavailable
-from models.opening import open_repository
-from models.repository import Repository
-from models.store import fetching
-from models.store.pruning import prune
-from models.store.remote import IDENTITY, Remote
-from models.store.remotes import remote_of
-from models.store.shared_store import SharedStore, blob, unused
-from models.upkeep import collect
+from models.imports.upkeep import collect
+from models.repository.opening import open_repository
+from models.repository.repository import Repository
+from models.repository.store import fetching
+from models.repository.store.pruning import prune
+from models.repository.store.remote import IDENTITY, Remote
+from models.repository.store.remotes import remote_of
+from models.repository.store.shared_store import SharedStore, blob, unused
 from tests.reports import report
 from tests.stores import KINDS, fresh_store, instance, s3_server, weights, with_remote
 from tests.versions import publish
@@ -410,7 +410,7 @@ def test_a_collection_prunes_the_store_too(tmp_path: Path, monkeypatch: pytest.M
         called.append(store)
         return 5
 
-    monkeypatch.setattr("models.upkeep.pruning.prune", counted)
+    monkeypatch.setattr("models.imports.upkeep.pruning.prune", counted)
     assert collect(repository).bytes == 5
     assert called == [_store(repository)]
 

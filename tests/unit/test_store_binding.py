@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from models.errors import Conflict
-from models.opening import open_repository
-from models.storage.layout import Layout
-from models.storage.records import FileRecords
-from models.store import binding
-from models.store.place import StorePlace
-from models.store.shared_store import SharedStore
+from models.repository.disk.layout import Layout
+from models.repository.disk.records import FileRecords
+from models.repository.opening import open_repository
+from models.repository.store import binding
+from models.repository.store.place import StorePlace
+from models.repository.store.shared_store import SharedStore
 from tests.stores import fresh_store, instance
 from tests.versions import publish
 

@@ -10,14 +10,14 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from models.errors import StoreUnavailable
-from models.repository import Repository
-from models.store.remotes import remote_of
-from models.store.shared_store import blob
+from models.repository.repository import Repository
+from models.repository.store.remotes import remote_of
+from models.repository.store.shared_store import blob
 from service import cli
 from service.deployments.routing import as_service_error
+from service.deployments.store_follower import StoreFollower
 from service.errors import Unavailable
 from service.settings import Settings
-from service.store_follower import StoreFollower
 from tests.reports import report
 from tests.stores import instance
 from tests.versions import publish
@@ -108,7 +108,7 @@ def test_an_absent_store_is_503() -> None:
 async def test_the_follower_shows_what_others_publish(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store_follower.REFRESH_SECONDS", 0)
+    monkeypatch.setattr("service.deployments.store_follower.REFRESH_SECONDS", 0)
     run("init")
     first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
     published = publish(first, "one")

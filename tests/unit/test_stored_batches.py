@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service.errors import Conflict, NotFound, QuotaExceeded, StorageFull
-from service.sessions import BatchFacts, Limits, SessionStore, StoredBatch
-from service.sessions.batches import LEASE_SECONDS
+from service.storage.sessions import BatchFacts, Limits, SessionStore, StoredBatch
+from service.storage.sessions.batches import LEASE_SECONDS
 from tests.sessions import Clock
 
 FACTS = BatchFacts(endpoint="/v1/completions", output_seconds=3600, metadata={"a": "\x00 가"})

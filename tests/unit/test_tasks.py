@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from service.tasks import BackgroundTasks
-from service.tasks.background import FAILING_AFTER
+from service.tasks import FAILING_AFTER, BackgroundTasks
 from tests.waiting import until
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.messages import Request, SamplingParams
-from service.engine.sequence import Sequence
-from service.engine.token_counts import TokenCounts
+from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.sequences.sequence import Sequence
+from service.engine.sequences.token_counts import TokenCounts
 
 TOKENS = st.lists(st.integers(0, 6), max_size=12)
 

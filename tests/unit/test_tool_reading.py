@@ -12,8 +12,8 @@ import pytest
 
 from service.errors import UnsupportedField
 from service.text.messages import Tool
-from service.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
-from service.tools.formats import HERMES, JSON, LLAMA, MISTRAL
+from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
+from service.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL
 from tests.grammars import encode, vocabulary
 
 ARGUMENTS = '{"city": "서울}\\"", "days": 3}'

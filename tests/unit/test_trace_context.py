@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.tracing import trace_context
+from service.observability.tracing import trace_context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -14,14 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service import cli
+from service.cli import in_use
+from service.cli.serve.checks import marked
+from service.cli.settings_file import read_settings_file
 from service.cli.tuning_screen import TuningScreen
+from service.evaluation.tuning import engines, tuner
+from service.evaluation.tuning.candidate import Candidate
 from service.settings import Settings
-from service.settings_file import read_settings_file
-from service.starting.checks import marked
-from service.tuning import engines, in_use, tuner
-from service.tuning.candidate import Candidate
 from tests.fakes import InProcessEngine
 from tests.tokenizers import write
 from tests.versions import FACTS, lineage, write_weights
@@ -61,7 +62,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "load.toml").write_text(LOAD)
     monkeypatch.setattr(in_use, "is_dosirak", lambda settings: False)
-    monkeypatch.setattr("service.tuning.candidate.usable_cores", lambda: 2)
+    monkeypatch.setattr("service.evaluation.tuning.candidate.usable_cores", lambda: 2)
     monkeypatch.setattr(verb, "usable_cores", lambda: 2)
     monkeypatch.setattr(engines, "engine_of", lambda settings, repository, chosen, manifest: Fast(chosen))
     monkeypatch.setattr(tuner, "LEAST_SECONDS", 0.05)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from service.engine.messages import FinishReason, Request, StepOutput
-from service.engine_client.engine import EngineFailed
-from service.scenarios.reading import parse
-from service.scenarios.refused import NotMeasured
-from service.scenarios.scenario import Scenario
+from service.engine.client.engine import EngineFailed
+from service.engine.protocol.messages import FinishReason, Request, StepOutput
+from service.evaluation.scenarios.reading import parse
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning.driving import Broken, drive
+from service.evaluation.tuning.workload import Workload, _require_engine_only
 from service.text.tokenizer import Tokenizer
-from service.tuning.driving import Broken, drive
-from service.tuning.workload import Workload, _require_engine_only
 from tests.fakes import InProcessEngine
 from tests.tokenizers import write
 from tests.tuning import CLOSED, OPEN

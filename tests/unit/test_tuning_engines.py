@@ -9,14 +9,14 @@ import pytest
 
 from models.errors import Conflict
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.deployments.memory import ENGINE_BYTES, loaded_bytes
-from service.engine_client.engine import EngineFailed, EngineState
-from service.engine_client.replicas import Replicas
+from service.engine.client.engine import EngineFailed, EngineState
+from service.engine.client.replicas import Replicas
+from service.evaluation.tuning.candidate import Candidate
+from service.evaluation.tuning.driving import Broken
+from service.evaluation.tuning.engines import RESERVE_BYTES, Engines, engine_of
 from service.settings import Settings
-from service.tuning.candidate import Candidate
-from service.tuning.driving import Broken
-from service.tuning.engines import RESERVE_BYTES, Engines, engine_of
 from tests.fakes import InProcessEngine
 from tests.tuning import candidate
 from tests.versions import publish

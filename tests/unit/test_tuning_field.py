@@ -11,11 +11,11 @@ from hypothesis import settings as without_deadline
 from hypothesis import strategies as st
 
 from models.manifest import Manifest
-from models.repository import Repository
+from models.repository.repository import Repository
+from service.evaluation.tuning import candidate as candidates
+from service.evaluation.tuning.candidate import Candidate, present
+from service.evaluation.tuning.field import GRAINS, Reach, family, field, ladder, shapes
 from service.settings import Settings
-from service.tuning import candidate as candidates
-from service.tuning.candidate import Candidate, present
-from service.tuning.field import GRAINS, Reach, family, field, ladder, shapes
 from tests.versions import publish
 
 FINE = GRAINS[0]

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from service.scenarios.refused import NotMeasured
-from service.tuning.halving import Round, counts
+from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.tuning.halving import Round, counts
 from tests.tuning import OPEN, World, candidate, scenario, slice_of
 
 SLICE = 15.0

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from models.errors import Conflict, Corrupt, NotFound
+from models.imports.upkeep import collect, prune
 from models.manifest import Manifest
-from models.repository import Repository
-from models.upkeep import collect, prune
+from models.repository.repository import Repository
 from tests.reports import report
 from tests.versions import FACTS, publish, write_weights
 
@@ -87,7 +87,7 @@ def test_a_version_in_use_stays(repository: Repository) -> None:
 def test_another_processs_lease_ends_with_it(repository: Repository, tmp_path: Path) -> None:
     one = publish(repository, "one")
     program = (
-        "import sys; from pathlib import Path; from models.repository import Repository\n"
+        "import sys; from pathlib import Path; from models.repository.repository import Repository\n"
         "repository = Repository(Path(sys.argv[1])); lease = repository.lease(repository.get('demo', '1'))\n"
         "print('held', flush=True); sys.stdin.read()"
     )

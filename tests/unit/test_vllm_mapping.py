@@ -12,14 +12,14 @@ import pytest
 
 from models.checkpoint.safetensors_file import read_header
 from models.manifest import Manifest, ModelReference, precision_of
-from service.engine.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
-from service.engines import environment
-from service.engines.kinds import EngineKind, kind_of, require_servable, require_vllm
-from service.engines.vllm import mapping
-from service.engines.vllm.adapters import configuration, written_for_peft
-from service.engines.vllm.releases import refusal
-from service.engines.vllm.tally import StepFacts, Tally
-from service.engines.vllm.weights import written_for_vllm
+from service.engine.kinds import environment
+from service.engine.kinds.kinds import EngineKind, kind_of, require_servable, require_vllm
+from service.engine.protocol.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
+from service.engine.vllm import mapping
+from service.engine.vllm.adapters import configuration, written_for_peft
+from service.engine.vllm.releases import refusal
+from service.engine.vllm.tally import StepFacts, Tally
+from service.engine.vllm.weights import written_for_vllm
 from service.errors import Conflict, InvalidRequest, UnsupportedField
 from tests.fake_vllm import interpreter
 from tests.versions import FACTS

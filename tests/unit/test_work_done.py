@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from service.engine.core import EngineCore
-from service.engine.messages import EngineStats, Request
+from service.engine.process.core import EngineCore
+from service.engine.process.work_done import WINDOW_STEPS, WorkDone
+from service.engine.protocol.messages import EngineStats, Request
+from service.engine.protocol.work import ModelWork, PhaseWork
 from service.engine.scheduling.speculation import Speculation
-from service.engine.sequence import Sequence
-from service.engine.tally import PhaseTally
-from service.engine.work import ModelWork, PhaseWork
-from service.engine.work_done import WINDOW_STEPS, WorkDone
+from service.engine.sequences.sequence import Sequence
+from service.engine.sequences.tally import PhaseTally
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,

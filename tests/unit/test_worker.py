@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.loop import EngineLoop
-from service.engine.messages import Abort, Add, EngineConfig, FinishReason, Shutdown, Start
-from service.engine.worker import build_core
+from service.engine.process.loop import EngineLoop
+from service.engine.process.worker import build_core
+from service.engine.protocol.messages import Abort, Add, EngineConfig, FinishReason, Shutdown, Start
 from tests.fakes import FakeRunner, make_core, make_request
 from tests.scripted_channel import ScriptedChannel
 

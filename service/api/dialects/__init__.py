@@ -3,6 +3,6 @@
 body ─▶ parse(body, …) ─▶ GenerationRequest(s) ─▶ answers ─▶ Serialiser.whole | .events | .failure ─▶ bytes
 """
 
-from service.api.dialects.paths import ErrorDialect, error_dialect
+from service.api.paths import ErrorDialect, error_dialect
 
 __all__ = ["ErrorDialect", "error_dialect"]

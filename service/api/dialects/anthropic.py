@@ -6,16 +6,16 @@ import uuid
 from dataclasses import replace
 from typing import Any, Final
 
-from service.answers import GenerationRequest, Sampling
 from service.api.dialects.anthropic_chat import chat_of, turn_of
 from service.api.dialects.tools import use_of
 from service.api.schemas.anthropic import CountTokensBody, MessagesBody
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
-from service.grammars import Grammar
-from service.reasoning import ReasoningUse
+from service.generation.request import GenerationRequest, Sampling
+from service.text.grammars import Grammar
 from service.text.messages import Message
-from service.tools import ToolUse
+from service.text.reasoning import ReasoningUse
+from service.text.tools import ToolUse
 
 RESERVE: Final = 256
 """How many tokens a prompt leaves free for its answer, where `max_tokens` is not less."""

@@ -14,14 +14,17 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from service.answers import Answer, Call, CallDelta, Delta, FinishReason, OutputSequence
 from service.api.dialects.anthropic_chat import shown_call
-from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
 from service.api.errors import body_of
 from service.api.guard_findings import found
+from service.api.paths import ErrorDialect
+from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.token_delta import Call, CallDelta
 
 STOP_REASONS: Final = {FinishReason.STOP: "end_turn", FinishReason.CONTENT_FILTER: "refusal"}
 """Anthropic's word for a finish reason; for the others it is `max_tokens`."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from service.answers import SessionTurn
 from service.api.schemas.anthropic import CountTokensBody
 from service.api.schemas.anthropic_blocks import ContentBlock, TurnMessage, joined
 from service.errors import InvalidRequest, UnsupportedField
+from service.generation.request import SessionTurn
 from service.text.messages import Message
 
 STORED_CALL: Final = "call_"

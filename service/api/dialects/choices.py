@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from service.answers import Answer, ScoredChoice, scored
 from service.api.dialects import tgi
 from service.api.dialects.serialiser import WholeSerialiser
+from service.generation.answer import Answer
+from service.generation.choices import ScoredChoice, scored
 
 
 class ChoicesSerialiser(WholeSerialiser):

@@ -8,7 +8,7 @@ from service.api.dialects.closed_schemas import closed
 from service.api.schemas.grammars import GrammarFields, ResponseFormat, StructuredOutputs
 from service.api.schemas.openai import OpenAISampling
 from service.errors import InvalidRequest, UnsupportedField
-from service.grammars import Grammar
+from service.text.grammars import Grammar
 
 
 def openai_grammar(body: OpenAISampling) -> Grammar | None:

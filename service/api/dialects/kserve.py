@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.answers import Answer, Delta, GenerationRequest
 from service.api.dialects import native
-from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.triton import TritonSerialiser, served_by
 from service.api.encoding import event
 from service.api.errors import body_of
+from service.api.paths import ErrorDialect
 from service.api.schemas.kserve import TextBody
 from service.errors import DosirakError, UnsupportedField
+from service.generation.answer import Answer, Delta
+from service.generation.request import GenerationRequest
 from service.settings import Settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.answers import Token
+from service.generation.token_delta import Token
 from service.text.tokenizer import Tokenizer
 
 

@@ -8,22 +8,26 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from models.storage.journal import timestamp
-from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling, Token
+from models.repository.disk.journal import timestamp
 from service.api.dialects.grammars import ollama_grammar
 from service.api.dialects.logprobs import with_alternatives
-from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import NDJSON, line
 from service.api.errors import body_of
 from service.api.guard_findings import found
+from service.api.paths import ErrorDialect
 from service.api.schemas.ollama import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
 from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
+from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
-from service.reasoning import ReasoningUse
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest, Sampling
+from service.generation.token_delta import Token
 from service.text.messages import Message
+from service.text.reasoning import ReasoningUse
 
 TEMPERATURE: Final = 0.8
 TOP_K: Final = 40

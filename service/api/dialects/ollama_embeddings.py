@@ -6,11 +6,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from service.answers import Answer, Embedding, GenerationRequest
 from service.api.dialects.ollama import nanoseconds
 from service.api.dialects.serialiser import WholeSerialiser
 from service.api.schemas.ollama_embeddings import OllamaEmbedBody, OllamaEmbeddingsBody, OllamaVectorBody
 from service.context.prompt import Text
+from service.generation.answer import Answer
+from service.generation.embedding import Embedding
+from service.generation.request import GenerationRequest
 
 
 def parse_embed(body: OllamaEmbedBody) -> list[GenerationRequest]:

@@ -8,17 +8,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling
 from service.api.dialects.grammars import openai_grammar
-from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
 from service.api.errors import body_of
 from service.api.guard_findings import found
+from service.api.paths import ErrorDialect
 from service.api.schemas.openai import OpenAISampling
 from service.context.prompt import Source
+from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest, Sampling
 
 LAST: Final = "[DONE]"
 DONE: Final = f"data: {LAST}\n\n".encode()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from service.answers import Answer, CallDelta, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
 from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
 from service.api.dialects.tools import called, tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
-from service.reasoning import ReasoningUse
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest, SessionTurn
+from service.generation.token_delta import CallDelta, Token
+from service.text.reasoning import ReasoningUse
 
 LISTED: Final[dict[str, Any]] = {
     **dict.fromkeys(("role", "content", "name", "tool_call_id"), True),

@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from service.answers import Answer, Delta, GenerationRequest, OutputSequence, Token, TokenLogprobs
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
 from service.api.schemas.openai import CompletionBody
+from service.engine.protocol.messages import TokenLogprobs
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest
+from service.generation.token_delta import Token
 from service.text.streams import TextStream
 
 Row = tuple[int, TokenLogprobs | None]

@@ -8,10 +8,13 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from service.answers import Answer, Embedding, GenerationRequest, Pooling
 from service.api.dialects.openai import Models, named_model
 from service.api.dialects.serialiser import WholeSerialiser
 from service.api.schemas.embeddings import EmbeddingBody
+from service.engine.protocol.messages import Pooling
+from service.generation.answer import Answer
+from service.generation.embedding import Embedding
+from service.generation.request import GenerationRequest
 
 
 def parse(body: EmbeddingBody, models: Models) -> list[GenerationRequest]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.answers import Sampling
 from service.api.schemas.native import Parameters
 from service.api.schemas.openai import OpenAISampling
+from service.generation.request import Sampling
 
 
 def sampling_with(fields: Parameters | OpenAISampling, temperature: float, min_tokens: int | None) -> Sampling:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.answers import Answer, Delta
 from service.api.encoding import COMMENT, EVENT_STREAM
 from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
 
 
 class WholeSerialiser(ABC):

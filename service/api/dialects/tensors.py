@@ -13,12 +13,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from service.answers import Answer
 from service.api.dialects.kserve import TextSerialiser
 from service.api.dialects.triton import served_by
 from service.api.encoding import encode
 from service.api.schemas.kserve import TEXT_INPUT, TEXT_OUTPUT, InferBody, InputTensor
 from service.errors import InvalidRequest
+from service.generation.answer import Answer
 
 Element = str | bool | int | float
 LENGTH: Final = struct.Struct("<I")

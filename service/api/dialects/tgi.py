@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from service.answers import Answer, Delta, FinishReason, OutputSequence, Token
 from service.api.dialects.tools import called
 from service.api.encoding import event
 from service.api.guard_findings import found
+from service.engine.protocol.messages import FinishReason
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.token_delta import Token
 
 
 def facts(answer: Answer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from service.api.schemas.sessions import RegenerateBody
 from service.api.schemas.tools import NamedTool
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import Tool
-from service.tools import ToolUse
+from service.text.tools import ToolUse
 
 
 def tool_use(body: ChatBody) -> ToolUse | None:

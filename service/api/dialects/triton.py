@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.answers import Answer, Delta
 from service.api.dialects.native import NativeSerialiser
 from service.api.encoding import event
+from service.generation.answer import Answer, Delta
 
 
 class TritonSerialiser(NativeSerialiser):

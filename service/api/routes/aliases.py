@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from models.storage.journal import Entry
+from models.repository.disk.journal import Entry
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response

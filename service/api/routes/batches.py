@@ -15,11 +15,11 @@ from service.api.openapi import takes
 from service.api.schemas.answers.files import BatchPage, BatchShown
 from service.api.schemas.files import BatchBody
 from service.errors import InvalidRequest
-from service.files.files import DEFAULT_SECONDS
-from service.sessions import BatchFacts, StoredBatch
+from service.storage.files.files import DEFAULT_SECONDS
+from service.storage.sessions import BatchFacts, StoredBatch
 
 if TYPE_CHECKING:
-    from service.sessions import StoredBatches
+    from service.storage.sessions import StoredBatches
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 BODY: Final = json_body(BatchBody)

@@ -25,10 +25,10 @@ from service.api.schemas.answers.conversations import (
 from service.api.schemas.conversations import ConversationBody, ConversationItemsBody
 from service.api.schemas.openai import MetadataBody
 from service.errors import Conflict, NotFound, UnsupportedField
-from service.sessions import SessionFields
+from service.storage.sessions import SessionFields
 
 if TYPE_CHECKING:
-    from service.sessions import SessionStore
+    from service.storage.sessions import SessionStore
 
 router = APIRouter(prefix="/v1/conversations", tags=["responses"])
 NEW: Final = json_body(ConversationBody)

@@ -17,10 +17,10 @@ from service.api.openapi import lines, takes
 from service.api.schemas.answers.feedback import Tallies, VotePage, VoteShown
 from service.api.schemas.feedback import FeedbackBody
 from service.errors import InvalidRequest
-from service.sessions import NewVote, Pair, Tally, Vote
+from service.storage.sessions import NewVote, Pair, Tally, Vote
 
 if TYPE_CHECKING:
-    from service.sessions import Feedback
+    from service.storage.sessions import Feedback
 
 ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
 router = APIRouter(prefix="/v1/feedback", tags=["feedback"])

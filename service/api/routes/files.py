@@ -15,8 +15,8 @@ from service.api.openapi import lines
 from service.api.schemas.answers.files import FileDeleted, FilePage, FileShown
 from service.api.schemas.files import FileFields
 from service.api.uploads import declared_bytes, read_form
-from service.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
-from service.sessions import StoredFile
+from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
+from service.storage.sessions import StoredFile
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 FileLimit = Annotated[int, Query(ge=1, le=10000)]

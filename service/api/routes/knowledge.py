@@ -14,10 +14,10 @@ from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.answers.sessions import KnowledgePage, KnowledgeShown
 from service.api.schemas.knowledge import KnowledgeBody
-from service.sessions import Knowledge
+from service.storage.sessions import Knowledge
 
 if TYPE_CHECKING:
-    from service.sessions import KnowledgeBase
+    from service.storage.sessions import KnowledgeBase
 
 router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from models.manifest import Manifest, ModelReference
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.bodies import json_body, object_of, read_bytes, validated
 from service.api.deps import ServiceDep
 from service.api.dialects import kserve, tensors

@@ -10,7 +10,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.repository import Repository
+from models.repository.repository import Repository
 from service.api.bodies import json_body
 from service.api.connection import while_connected
 from service.api.deps import ServiceDep

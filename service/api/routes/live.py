@@ -15,7 +15,7 @@ from service.api.encoding import event
 from service.api.errors import Internal, body_of
 from service.api.openapi import streams
 from service.api.schemas.answers.live import LiveEvent
-from service.live.feed import Listener
+from service.observability.live.feed import Listener
 
 router = APIRouter(tags=["operations"])
 PATIENCE_SECONDS: Final = 10.0

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.manifest import Manifest
-from models.storage.journal import timestamp
+from models.repository.disk.journal import timestamp
 from service.api.bodies import json_body
 from service.api.deps import ServiceDep
 from service.api.encoding import json_response
@@ -23,10 +23,10 @@ from service.api.schemas.ollama import LATEST, OllamaShowBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
 from service.errors import InvalidRequest
-from service.reasoning import form_of
 from service.text.files import read_chat_template
+from service.text.reasoning import form_of
 from service.text.template import ChatTemplate
-from service.tools import format_of
+from service.text.tools import format_of
 
 router = APIRouter(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)

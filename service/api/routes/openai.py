@@ -9,7 +9,6 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.answers import Answer, GenerationRequest
 from service.api.bodies import json_body
 from service.api.callers import note_caller
 from service.api.deps import OwnerDep, Service, ServiceDep
@@ -20,7 +19,9 @@ from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCompletion
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
-from service.sessions import StoredAnswer
+from service.generation.answer import Answer
+from service.generation.request import GenerationRequest
+from service.storage.sessions import StoredAnswer
 
 router = APIRouter(tags=["openai"])
 LOGGED: Final = ("metadata", "prompt_cache_key")

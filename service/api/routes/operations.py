@@ -19,11 +19,11 @@ from service.api.schemas.answers.operations import Batching, DeploymentList, Dep
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
 from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
-from service.doctor import measured
 from service.errors import InvalidRequest
-from service.live.figures import fitted_cost
-from service.machine import describe
-from service.metrics import CONTENT_TYPE, VLLM
+from service.evaluation.host import measured
+from service.evaluation.host.machine import describe
+from service.observability.live.figures import fitted_cost
+from service.observability.metrics import CONTENT_TYPE, VLLM
 
 router = APIRouter(tags=["operations"])
 DEPLOYMENT: Final = json_body(DeploymentBody)

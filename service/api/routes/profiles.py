@@ -14,7 +14,7 @@ from service.api.openapi import takes
 from service.api.schemas.answers.profiles import ComparedProfiles, ProfilePage, ProfileShown, Trace
 from service.api.schemas.native import ProfileBody
 from service.errors import InvalidRequest
-from service.profiles.profile import Profile
+from service.observability.profiles.profile import Profile
 
 PREFIX: Final = "/v1/profiles"
 router = APIRouter(prefix=PREFIX, tags=["operations"])

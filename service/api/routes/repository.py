@@ -15,11 +15,11 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.errors import RepositoryError
-from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
-from models.report import Report
-from models.repository import Repository
-from models.standing import Gate, Standing, standings
+from models.repository.gate import Limits
+from models.repository.report import Report
+from models.repository.repository import Repository
+from models.repository.standing import Gate, Standing, standings
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.encoding import json_response
@@ -34,8 +34,8 @@ from service.api.schemas.answers.repository import (
     VersionDetails,
 )
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
-from service.cursors import decode, encode
 from service.errors import InvalidRequest
+from service.storage.cursors import decode, encode
 
 PREFIX: Final = "/v1/repository/models"
 PAGE: Final = 100

@@ -10,8 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from service.answers import Answer, SessionTurn
-from service.answers.stored_messages import new_messages
 from service.api.bodies import json_body
 from service.api.callers import note_caller
 from service.api.counting import prompt_tokens
@@ -36,11 +34,14 @@ from service.api.schemas.answers.responses import (
 from service.api.schemas.items import ItemList
 from service.api.schemas.responses import InputFields, InputTokensBody, ResponseBody
 from service.errors import InvalidRequest, NotFound
-from service.sessions import StoredAnswer
+from service.generation.answer import Answer
+from service.generation.request import SessionTurn
+from service.generation.stored_messages import new_messages
+from service.storage.sessions import StoredAnswer
 from service.text.messages import Message
 
 if TYPE_CHECKING:
-    from service.sessions import StoredAnswers
+    from service.storage.sessions import StoredAnswers
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)

@@ -10,9 +10,9 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from models import rollouts
 from models.errors import NotFound
-from models.rollouts import Rollout, RolloutLimits
+from models.repository import rollouts
+from models.repository.rollouts import Rollout, RolloutLimits
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response

@@ -7,8 +7,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.imports.starter import DEMO
 from models.manifest import Manifest
-from models.starter import DEMO
 from service.api.deps import Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.examples import example_for

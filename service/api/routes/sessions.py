@@ -27,10 +27,10 @@ from service.api.schemas.answers.native import GenerateAnswer, TokenEvent
 from service.api.schemas.answers.sessions import MessagePage, MessageShown, SessionPage, SessionShown
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
-from service.sessions import Page, Session, StoredMessage
+from service.storage.sessions import Page, Session, StoredMessage
 
 if TYPE_CHECKING:
-    from service.sessions import SessionStore
+    from service.storage.sessions import SessionStore
 
 PREFIX: Final = "/v1/sessions"
 TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")

@@ -16,10 +16,10 @@ from service.api.openapi import takes
 from service.api.schemas.answers.stored import DeletedCompletion, StoredCompletion, StoredCompletions, StoredMessages
 from service.api.schemas.openai import MetadataBody
 from service.errors import InvalidRequest
-from service.sessions import StoredAnswer, WantedAnswers
+from service.storage.sessions import StoredAnswer, WantedAnswers
 
 if TYPE_CHECKING:
-    from service.sessions import StoredAnswers
+    from service.storage.sessions import StoredAnswers
 
 router = APIRouter(prefix="/v1/chat/completions", tags=["openai"])
 METADATA: Final = json_body(MetadataBody)

@@ -9,7 +9,6 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from service.answers.tools import check_placed
 from service.api.bodies import json_body
 from service.api.deps import ServiceDep, Text
 from service.api.dialects.tools import use_of
@@ -19,6 +18,7 @@ from service.api.schemas.answers.native import ChatTokens, Detokenized, TextToke
 from service.api.schemas.native import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest
+from service.generation.tools import check_placed
 from service.text.messages import ChatOptions
 from service.text.tokenizer import Tokenizer
 

@@ -1,4 +1,5 @@
-"""This wire model is the body of a vote on an answer. The store checks its texts (`service.sessions.limits`)."""
+"""This wire model is the body of a vote on an answer. The store checks its texts
+(`service.storage.sessions.limits`)."""
 
 from __future__ import annotations
 

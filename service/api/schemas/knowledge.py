@@ -1,5 +1,5 @@
 """These wire models are the bodies about the knowledge base. The store checks their values
-(`service.sessions.limits`)."""
+(`service.storage.sessions.limits`)."""
 
 from __future__ import annotations
 

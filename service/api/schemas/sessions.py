@@ -1,4 +1,5 @@
-"""These wire models are the bodies about stored sessions. The store checks their values (`service.sessions.limits`)."""
+"""These wire models are the bodies about stored sessions. The store checks their values
+(`service.storage.sessions.limits`)."""
 
 from __future__ import annotations
 

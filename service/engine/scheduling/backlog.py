@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from service.engine.blocks.block_manager import BlockManager
+from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.scheduling.batching import Backlog
 from service.engine.scheduling.cost import chunk_attention
-from service.engine.sequence import Sequence
+from service.engine.sequences.sequence import Sequence
 
 
 def backlog_of(

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from service.engine.batch import Batch
+from service.engine.sequences.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

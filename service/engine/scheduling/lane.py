@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
-from service.engine.sequence import Sequence
+from service.engine.sequences.sequence import Sequence
 
 _SHARE: Final = 1 / 20
 _LAST_OF_ITS_OWN: Final = -1

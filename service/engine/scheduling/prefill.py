@@ -5,10 +5,10 @@ It knows sequences, blocks and the rest of the step's budget. It knows no queues
 
 from __future__ import annotations
 
-from service.engine.blocks.block_manager import BlockManager, Prefix
-from service.engine.messages import Pooling
+from service.engine.kv_cache.block_manager import BlockManager, Prefix
+from service.engine.protocol.messages import Pooling
 from service.engine.scheduling.budget import StepBudget
-from service.engine.sequence import Sequence
+from service.engine.sequences.sequence import Sequence
 
 
 class Prefill:

@@ -16,19 +16,19 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from heapq import heappop, heappush
 
-from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
-from service.engine.constraint import Constraint
-from service.engine.draft_model import DraftModel
-from service.engine.messages import FinishReason, Request, StepOutput
-from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
+from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
+from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.draft_model import DraftModel
 from service.engine.scheduling.lane import Ride, clients_wait, is_behind_clients, is_line, of_clients
+from service.engine.scheduling.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
-from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.sequences.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.sequences.constraint import Constraint
+from service.engine.sequences.sequence import Sequence, SequenceStatus
 
 
 class Scheduler:

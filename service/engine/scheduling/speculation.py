@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
-from service.engine.acceptance import Acceptance, OverallAcceptance
-from service.engine.blocks.block_manager import BlockManager
-from service.engine.constraint import MOST_CERTAIN
-from service.engine.draft_model import DraftModel, DraftOrder
-from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
+from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer, Offer
 from service.engine.scheduling.cost import Work
-from service.engine.sequence import Sequence
+from service.engine.scheduling.draft_model import DraftModel, DraftOrder
+from service.engine.sequences.acceptance import Acceptance, OverallAcceptance
+from service.engine.sequences.constraint import MOST_CERTAIN
+from service.engine.sequences.ngram import MAX_DRAFT_TOKENS, NgramProposer
+from service.engine.sequences.sequence import Sequence
 
 _STEPS: Final = 64
 """Reading a text is worth it if it pays over so many steps, or over the tokens that the sequence may still give."""

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from models.repository import Repository
-from service.engine.messages import Request
+from models.repository.repository import Repository
+from service.engine.protocol.messages import Request
 from tests.fake_service import World, publish
 from tests.tools import REASONING
 

@@ -1,4 +1,4 @@
-"""A vLLM that computes nothing: the names that `service.engines.vllm.core` uses, around a model of arithmetic.
+"""A vLLM that computes nothing: the names that `service.engine.vllm.core` uses, around a model of arithmetic.
 
 The next token of a context is (7 · its last token + its length) mod 97, plus the seed where it is sampled. A prompt
 that begins with DIE, HANG or RAISE does so in its second step. It holds what vLLM 0.32 was seen to answer

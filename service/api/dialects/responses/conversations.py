@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from service.answers import SessionTurn
-from service.answers.stored_messages import stored_form
 from service.api.dialects.responses.items import id_of, messages_of
 from service.api.schemas.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem, ReasoningItem
 from service.api.schemas.responses import InputFields
 from service.errors import InvalidRequest, NotFound
-from service.sessions import NewMessage, Session, StoredMessage, new_message_id
+from service.generation.request import SessionTurn
+from service.generation.stored_messages import stored_form
+from service.storage.sessions import NewMessage, Session, StoredMessage, new_message_id
 
 Json = dict[str, Any]
 _ITEM_ID: Final = re.compile(r"(?:(?:msg|rs|fco)_(?P<whole>.+)|fc_(?P<caller>.+)_[0-9]+)")

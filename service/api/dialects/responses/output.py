@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from service.answers import CallDelta, Delta, Token
 from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.responses.items import id_of, new_id
+from service.generation.answer import Delta
+from service.generation.token_delta import CallDelta, Token
 
 Json = dict[str, Any]
 

@@ -6,16 +6,16 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from service.answers import GenerationRequest, Sampling, SessionTurn
 from service.api.dialects.openai_chat import reasoning_of
 from service.api.dialects.responses.items import messages_of
 from service.api.dialects.tools import use_of
 from service.api.schemas.responses import FunctionChoice, InputFields, JsonFormat, ResponseBody
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
-from service.grammars import Grammar
+from service.generation.request import GenerationRequest, Sampling, SessionTurn
+from service.text.grammars import Grammar
 from service.text.messages import Message
-from service.tools import ToolUse
+from service.text.tools import ToolUse
 
 
 def parse(body: ResponseBody, before: tuple[Message, ...] = (), turn: SessionTurn | None = None) -> GenerationRequest:

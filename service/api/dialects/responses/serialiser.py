@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from service.answers import Answer, Delta, FinishReason, SessionTurn
-from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.responses.conversations import conversation_id
 from service.api.dialects.responses.output import Output
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
 from service.api.errors import body_of
 from service.api.guard_findings import found
+from service.api.paths import ErrorDialect
 from service.api.schemas.responses import ResponseBody
+from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
+from service.generation.request import SessionTurn
 
 Json = dict[str, Any]
 CUT: Final = {

@@ -1,0 +1,88 @@
+"""This module makes one version of an adapter and its parent: all files of the parent and the adapter's two.
+
+The new version needs neither of them. It shares the parent's files on disk (see `repository.disk.blobs`), so only the
+adapter's files take space.
+"""
+
+import os
+import shutil
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from models.checkpoint import config_policy
+from models.checkpoint.decoder_start import decoder_start
+from models.checkpoint.safetensors_file import read_header
+from models.errors import Conflict, InvalidSource
+from models.imports.sources import Source
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Facts, Lineage, Manifest
+from models.progress import Progress, silent
+from models.repository.repository import Repository
+from models.weights import adapters
+
+_PEFT = "peft_adapter.safetensors"  # as it came, beside what a version keeps of it
+
+
+def publish_adapter(
+    repository: Repository,
+    source: Source,
+    parent: Manifest,
+    name: str,
+    version: str | None = None,
+    author: str = "",
+    progress: Progress = silent,
+) -> Manifest:
+    """Check PEFT's adapter in `source` against `parent` and publish both as one version. Raises InvalidSource, Corrupt
+    for a parent that is not as published, Conflict for one that cannot have an adapter."""
+    from models.weights import skeleton
+    from models.weights.conversion import rewrite
+
+    if parent.has_adapter:
+        raise Conflict(f"{parent.reference} has an adapter already; name its base, {parent.lineage.parent}")
+    if decoder_start(repository.path(parent)):
+        raise Conflict(f"{parent.reference} is an encoder-decoder model: merge the adapter and import the whole model")
+    progress(0.0, f"reading {parent.reference}")
+    with repository.lease(parent), repository.stage() as staged, repository.stage() as aside:
+        repository.verify(parent)
+        progress(0.5, "checking the adapter")
+        source.refuse_code()
+        with source.open(ADAPTER_CONFIG) as stream:
+            config = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), ADAPTER_CONFIG)
+        source.copy(_weights_of(source), aside / _PEFT)
+        checked = adapters.check(config, read_header(aside / _PEFT), skeleton.build(repository.path(parent)))
+        dtype = "F32" if parent.precision == "fp32" else "BF16"
+        known = {file.path: file.sha256 for file in parent.files}
+        known[ADAPTER_WEIGHTS] = rewrite(aside / _PEFT, staged / ADAPTER_WEIGHTS, dtype, checked.names)
+        (staged / ADAPTER_CONFIG).write_text(adapters.as_text(checked.modules))
+        progress(0.8, "publishing")
+        for file in parent.files:
+            _link(repository.path(parent) / file.path, staged / file.path)
+        return repository.publish(staged, _facts(parent, source, checked.recipe, author), name, version, known)
+
+
+def _weights_of(source: Source) -> str:
+    if ADAPTER_WEIGHTS not in source.files():
+        raise InvalidSource(f"{ADAPTER_WEIGHTS} is missing; give the directory that PEFT's save_pretrained wrote")
+    return ADAPTER_WEIGHTS
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # another file system, or too many links
+        shutil.copyfile(path, target)
+
+
+def _facts(parent: Manifest, source: Source, recipe: str, author: str) -> Facts:
+    """Returns facts that equal the parent's in everything that determines its digest: see `Manifest.base_digest`."""
+    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
+    return Facts(
+        architecture=parent.architecture,
+        model_type=parent.model_type,
+        precision=parent.precision,
+        dtype=parent.dtype,
+        context_window=parent.context_window,
+        vocab_size=parent.vocab_size,
+        parameters=parent.parameters,
+        license=parent.license,
+        lineage=Lineage(source.description, parent.reference, parent.digest, recipe, tools, author),
+    )

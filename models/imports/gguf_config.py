@@ -1,0 +1,278 @@
+"""This module makes the config.json of a checkpoint from the metadata of the GGUF file that was made of it.
+
+The keys are llama.cpp's. A value that llama.cpp itself takes for granted, because files need not have it, is taken as
+there; one that no reader can know is refused. Of tensors the module reads shapes, and the divisors of frequencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from models.errors import InvalidSource
+from models.imports.gguf_weights import ROTARY_FACTORS, dequantized, shape_of
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+
+ARCHITECTURES: Final = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
+}
+"""llama.cpp's name of an architecture to the class that serves it. Files of Mistral and Mixtral say `llama`."""
+_YARN_OPTIONS: Final = {"rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow"}
+_UNKNOWN_SCALINGS: Final = {
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": None,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_log_multiplier": None,
+}
+"""Keys of scalings that are not read, and the value that changes nothing, if there is one."""
+_QUERIES_BY_HIDDEN_SIZE: Final = {"gemma2": 46, "gemma3": 62}
+"""The layers of the 27B models, whose queries are divided by the root of hidden size / heads and not of the head."""
+_PUBLISHED_LAYERS: Final = {"gemma2": (26, 42, 46), "gemma3": (18, 26, 32, 34, 48, 62)}
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Values by llama.cpp's keys; those of the architecture without its name before them."""
+
+    values: Mapping[str, Any]
+    architecture: str
+
+    def own(self, key: str, default: Any = None) -> Any:
+        return self.values.get(f"{self.architecture}.{key}", default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Raises InvalidSource for a size that is missing or no size."""
+        value = self.own(key, default)
+        if not isinstance(value, int) or value <= 0:
+            raise InvalidSource(f"the file's {self.architecture}.{key} is {value!r}, which is no size")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Raises InvalidSource for a positive number that is missing or none."""
+        value = self.own(key, default)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InvalidSource(f"the file's {self.architecture}.{key} is {value!r}, which is no positive number")
+        return _decimal(value)
+
+
+def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
+    """Returns the content of config.json. Raises InvalidSource for what is missing, damaged or not known."""
+    blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
+    if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
+        raise InvalidSource(f"the file says {told.size('block_count'):,} blocks and has tensors of {blocks:,}")
+    if told.own("attention.causal", True) is not True:
+        raise InvalidSource("the file's attention also looks ahead: it generates no text")
+    heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
+    config = {
+        "model_type": told.architecture,
+        "architectures": [ARCHITECTURES[told.architecture]],
+        "hidden_size": hidden,
+        "intermediate_size": told.size("feed_forward_length"),
+        "num_hidden_layers": blocks,
+        "num_attention_heads": heads,
+        "num_key_value_heads": told.size("attention.head_count_kv", heads),
+        "head_dim": told.size("attention.key_length", hidden // heads),
+        "max_position_embeddings": told.size("context_length"),
+        "rms_norm_eps": _decimal(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
+        "rope_theta": _decimal(told.own("rope.freq_base", 10000.0)),
+        "vocab_size": shape_of(tensors["token_embd.weight"])[0],
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": told.values.get("tokenizer.ggml.padding_token_id"),
+    }
+    scaling = _rope_scaling(told, tensors.get(ROTARY_FACTORS), config)
+    config |= {"rope_scaling": scaling} if scaling else {}
+    return config | _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
+
+
+def _plain(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    if told.own("expert_count"):
+        return {"hidden_act": "silu"} | _experts(told)
+    return {"hidden_act": "silu"}
+
+
+def _llama(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    own = _plain(told, tensors, config)
+    if window := told.own("attention.sliding_window"):
+        own = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window} | own
+    return own if told.own("expert_count") else own | {"attention_bias": "blk.0.attn_q.bias" in tensors}
+
+
+def _experts(told: Metadata) -> dict[str, Any]:
+    """Returns what config.json says of a mixture of experts. Raises InvalidSource for an architecture whose mixtures
+    are not served."""
+    active, width = told.size("expert_used_count"), told.own("expert_feed_forward_length")
+    if told.architecture == "qwen3moe":
+        return {
+            "model_type": "qwen3_moe",
+            "num_experts": told.size("expert_count"),
+            "num_experts_per_tok": active,
+            "moe_intermediate_size": told.size("expert_feed_forward_length"),
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
+    if told.architecture == "llama" and width is None:
+        return {
+            "model_type": "mixtral",
+            "architectures": ["MixtralForCausalLM"],
+            "num_local_experts": told.size("expert_count"),
+            "num_experts_per_tok": active,
+        }
+    raise InvalidSource("the file is a mixture of experts of another kind than Qwen3-MoE's and Mixtral's")
+
+
+def _gemma(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hidden_act": "gelu_pytorch_tanh"}
+
+
+def _gemma2(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    _require_one_theta(told)
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": _query_scalar(told, config),
+        "attn_logit_softcapping": told.number("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": told.number("final_logit_softcapping", 30.0),
+        "sliding_window": told.size("attention.sliding_window", 4096),
+        "layer_types": _layer_types(told, config, 2),
+    }
+
+
+def _gemma3(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers with a window have rotary positions of their own, never scaled. A file without a window is of a model
+    whose layers all look back to the start."""
+    window, capping = told.own("attention.sliding_window", 0), told.own("final_logit_softcapping")
+    return {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": _query_scalar(told, config),
+        "final_logit_softcapping": None if capping is None else told.number("final_logit_softcapping"),
+        "rope_theta": told.number("rope.freq_base"),
+        "rope_local_base_freq": told.number("rope.freq_base_swa", 10000.0),
+        "sliding_window": told.size("attention.sliding_window") if window else config["max_position_embeddings"],
+        "layer_types": _layer_types(told, config, 6 if window else 1),
+    }
+
+
+def _gpt_oss(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The clamped activation's two numbers are in no file; llama.cpp and the library have the same."""
+    _require_one_theta(told)
+    scaling = config.get("rope_scaling") or {"rope_type": "default"}  # where none is said, the library takes YaRN
+    return {
+        "model_type": "gpt_oss",
+        "hidden_act": "silu",
+        "intermediate_size": told.size("expert_feed_forward_length"),
+        "num_local_experts": told.size("expert_count"),
+        "num_experts_per_tok": told.size("expert_used_count"),
+        "attention_bias": True,
+        "rope_theta": told.number("rope.freq_base"),
+        "rope_scaling": scaling | ({"truncate": False} if scaling["rope_type"] == "yarn" else {}),
+        "sliding_window": told.size("attention.sliding_window"),
+        "layer_types": _layer_types(told, config, 2),
+    }
+
+
+_OF_FAMILY: Final[Mapping[str, Callable[[Metadata, Mapping[str, ReaderTensor], Mapping[str, Any]], dict[str, Any]]]] = {
+    "llama": _llama,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gpt-oss": _gpt_oss,
+}
+
+
+def _require_one_theta(told: Metadata) -> None:
+    """Raises InvalidSource for layers with a window that have rotary positions of their own, which this model has no
+    place for."""
+    base = told.own("rope.freq_base", 10000.0)
+    if (own := told.own("rope.freq_base_swa", base)) != base:
+        raise InvalidSource(f"the file has rotary positions of base {own} in layers with a window and {base} in others")
+
+
+def _layer_types(told: Metadata, config: Mapping[str, Any], period: int) -> list[str]:
+    """Returns what each layer looks at: of `period` layers all but the last have a window, unless the file says another
+    period or each layer's own. Raises InvalidSource for a pattern of another length."""
+    key, layers = "attention.sliding_window_pattern", int(config["num_hidden_layers"])
+    pattern = told.own(key, period)
+    if isinstance(pattern, list):
+        if len(pattern) != layers:
+            raise InvalidSource(f"the file's {told.architecture}.{key} is for {len(pattern):,} of {layers:,} layers")
+        windows = [bool(each) for each in pattern]
+    else:
+        period = told.size(key, period)
+        windows = [layer % period < period - 1 for layer in range(layers)]
+    return ["sliding_attention" if window else "full_attention" for window in windows]
+
+
+def _query_scalar(told: Metadata, config: Mapping[str, Any]) -> int:
+    """Returns the number by whose root queries are divided. No file has it: llama.cpp goes by the published numbers of
+    layers. Raises InvalidSource for other models of that architecture, unless both rules say the same."""
+    by_head, by_hidden_size = int(config["head_dim"]), config["hidden_size"] // config["num_attention_heads"]
+    layers = config["num_hidden_layers"]
+    if layers == _QUERIES_BY_HIDDEN_SIZE[told.architecture]:
+        return int(by_hidden_size)
+    if layers in _PUBLISHED_LAYERS[told.architecture] or by_head == by_hidden_size:
+        return by_head
+    raise InvalidSource(
+        f"the file does not say how its queries are scaled, which is known of {told.architecture} with "
+        f"{', '.join(map(str, _PUBLISHED_LAYERS[told.architecture]))} layers; this one has {layers}: import the "
+        "safetensors checkpoint that it was made of"
+    )
+
+
+def _decimal(value: float) -> float:
+    """Returns the number that was meant by an fp32 one, as 1e-05 by 9.999999747378752e-06."""
+    return float(f"{value:.6g}")
+
+
+def _rope_scaling(told: Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
+    if factors is not None:
+        return _llama3_scaling(dequantized(factors).tolist(), config)
+    for key, without in _UNKNOWN_SCALINGS.items():
+        if told.own(key, without) != without:
+            raise InvalidSource(f"the file scales positions by {told.architecture}.{key}, which is not read from GGUF")
+    kind, factor = told.own("rope.scaling.type"), told.own("rope.scaling.factor")
+    if kind in (None, "none") or not factor or factor == 1.0:
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn":
+        original = told.size("rope.scaling.original_context_length")
+        scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        return scaling | {name: told.number(key) for key, name in _YARN_OPTIONS.items() if told.own(key) is not None}
+    raise InvalidSource(f"the file scales positions by {str(kind)[:40]!r}, which is not read from GGUF")
+
+
+def _llama3_scaling(factors: list[float], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Llama 3.1 and later divide slow frequencies by a factor; the file has one divisor for each frequency, and not the
+    rule that made them. Returns the published rule if it makes the same ones."""
+    low, high, original, factor = 1.0, 4.0, 8192, max(factors)
+    half = int(config["head_dim"]) // 2
+    made = []
+    for at in range(half):
+        wave = 2 * math.pi * float(config["rope_theta"]) ** (at / half)
+        smooth = (original / wave - low) / (high - low)
+        between = 1 / ((1 - smooth) / factor + smooth) if smooth else factor
+        made.append(1.0 if wave < original / high else factor if wave > original / low else between)
+    if len(factors) != half or any(abs(a / b - 1) > 1e-3 for a, b in zip(made, factors, strict=True)):
+        raise InvalidSource("the file scales positions by factors of its own, which are not read from GGUF")
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": original,
+    }

@@ -1,0 +1,127 @@
+"""A GGUF file holds a whole model: sizes, tokenizer, chat template and weights in blocks, as llama.cpp reads them.
+
+`unpack` writes it as the checkpoint that it was made of: config.json (`gguf_config`), the tokenizer's files
+(`gguf_tokenizer`), and weights in bf16 (`gguf_weights`). What decides the model's meaning is written there, for
+ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. What is not known is refused, because a model
+without it would answer, only worse.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from models.checkpoint.config_policy import as_text
+from models.errors import InvalidSource
+from models.imports.gguf_blocks import why_no_blocks
+from models.imports.gguf_config import ARCHITECTURES, Metadata, config_json
+from models.imports.gguf_tokenizer import stops, write_tokenizer
+from models.imports.gguf_weights import named_weights, write_weights
+from models.progress import Progress, silent
+from models.repository.disk.staging import sha256_of
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+
+    from models.weights.skeleton import Skeleton
+
+SUFFIX: Final = ".gguf"
+_LICENSE: Final = re.compile(r"[\w.+-]{1,64}")
+_MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the path is a file that is called GGUF."""
+    return path.suffix.lower() == SUFFIX and path.is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A GGUF file that was unpacked: `notes` for what is made of it, and why its blocks are not computed as they are
+    ("" if they are)."""
+
+    path: Path
+    notes: tuple[str, ...]
+    no_blocks: str
+
+
+def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
+    """Writes the model of the file `path` into the empty directory `target`. An import notes its sha256 and the formats
+    of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not served from GGUF."""
+    with _readable(path):
+        progress(0.0, f"reading {path.name}")
+        told = _metadata(path)
+        tensors = _tensors(path)
+        config = config_json(told, tensors)
+        named = named_weights(tensors, config)
+        config["eos_token_id"] = stops(told.values, told.architecture, write_tokenizer(path, target))
+        (target / "config.json").write_text(json.dumps(config, indent=2))
+        _write_card(told.values.get("general.license"), target)
+        write_weights(named, config, told.architecture, target, progress)
+    formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
+    notes = f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
+    return Unpacked(path, notes, why_no_blocks(told.architecture, tensors))
+
+
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Returns the config.json of the model in a GGUF file, and why its blocks are not computed as they are. Raises
+    InvalidSource as `unpack` does."""
+    with _readable(path):
+        told, tensors = _metadata(path), _tensors(path)
+        return config_json(told, tensors), why_no_blocks(told.architecture, tensors)
+
+
+def skeleton_of(path: Path) -> tuple[Skeleton, str]:
+    """Returns the skeleton of the model in a GGUF file, and why its blocks are not computed as they are. Raises
+    InvalidSource for a model that is not served from GGUF."""
+    from models.weights.skeleton import build
+
+    with TemporaryDirectory() as directory:
+        config, no_blocks = read(path)
+        Path(directory, "config.json").write_text(as_text(config))
+        return replace(build(Path(directory)), file_bytes=path.stat().st_size), no_blocks
+
+
+def _write_card(license: object, target: Path) -> None:
+    """Writes a model card for the licence that a file names."""
+    if isinstance(license, str) and _LICENSE.fullmatch(license):
+        (target / "README.md").write_text(f"---\nlicense: {license}\n---\n")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever a damaged file raises is InvalidSource."""
+    try:
+        yield
+    except _MALFORMED as error:
+        raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
+
+
+def _metadata(path: Path) -> Metadata:
+    """Raises InvalidSource for an architecture that is not served, and any of _MALFORMED for a head that is damaged."""
+    from transformers.integrations.gguf.reader import read_gguf_metadata
+
+    values, _ = read_gguf_metadata(str(path))
+    told = Metadata(values, str(values["general.architecture"]))
+    if told.architecture not in ARCHITECTURES:
+        served = ", ".join(ARCHITECTURES)
+        raise InvalidSource(
+            f"{path.name} is of the architecture {told.architecture[:40]!r}; from GGUF there are {served}: import the "
+            "safetensors checkpoint that it was made of"
+        )
+    return told
+
+
+def _tensors(path: Path) -> dict[str, ReaderTensor]:
+    """Returns the tensors by llama.cpp's names. `_metadata` must have read the whole head before: its reader stops
+    where the file ends."""
+    from gguf import GGUFReader
+
+    return {tensor.name: tensor for tensor in GGUFReader(path).tensors}

@@ -1,0 +1,60 @@
+"""The downloads are the directories of a data directory that checkpoints of a hub arrive in. They know no network.
+
+    data_dir/downloads/<org>--<name>--<commit>.part/   on its way; `dosirak model gc` removes it
+    data_dir/downloads/<org>--<name>--<commit>/        whole; removed when its version is published
+
+They lie in the data directory, whose free space was looked at, so that a published version is not on disk twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from models.errors import Conflict
+from models.imports.hub.source import HubSource
+from models.repository.disk import durable
+
+DIRECTORY: Final = "downloads"
+PART: Final = ".part"
+
+
+def place(data_dir: Path, source: HubSource, commit: str) -> Path:
+    """Returns the directory of a whole download; with PART behind the name it is on its way."""
+    return data_dir / DIRECTORY / f"{source.slug}--{commit}"
+
+
+def discard(data_dir: Path, source: HubSource, commit: str) -> None:
+    """Removes what there is of a download. A process that is at it fetches it again."""
+    for path in (place(data_dir, source, commit), place(data_dir, source, commit + PART)):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def clear(data_dir: Path) -> int:
+    """Removes all downloads that no process is at. Returns the bytes given back."""
+    freed = 0
+    directory = data_dir / DIRECTORY
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        try:
+            with alone(path):
+                freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                shutil.rmtree(path, ignore_errors=True)
+        except Conflict:
+            continue
+    return freed
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Locks a download; the lock ends with its holder. Raises Conflict where another process has it."""
+    holder = os.open(directory, os.O_RDONLY)
+    try:
+        if not durable.try_lock(holder):
+            raise Conflict("Another process fetches the same checkpoint: wait for it, then start again")
+        yield
+    finally:
+        os.close(holder)

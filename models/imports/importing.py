@@ -1,0 +1,363 @@
+"""An import publishes a directory, an archive or a hub id as a version. It refuses files that could run code, unopened.
+
+Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from
+slow tokenizer files when it is missing) and a Jinja chat template, which only `service.text` ever renders, bounded.
+
+A local directory that also holds pickled weights or Python files is refused as a whole, so that its publisher looks at
+them. From a hub these files are never downloaded, so they are no reason to refuse. Sub-directories and other files are
+not read and not copied. The module imports torch and transformers only inside functions.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.checkpoint import config_policy, pooling, tokenizer_files
+from models.checkpoint.decoder_start import GENERATION, settle
+from models.checkpoint.file_names import CARDS, COPIED
+from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
+from models.errors import Conflict, InvalidSource
+from models.imports import packed_weights
+from models.imports.adapting import publish_adapter
+from models.imports.file_version import publish_file, require_blocks
+from models.imports.sources import Source, finish, open_source
+from models.manifest import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILES,
+    ADAPTER_WEIGHTS,
+    QUANTIZED,
+    Facts,
+    Lineage,
+    Manifest,
+    Precision,
+    is_file_name,
+    precision_of,
+)
+from models.progress import Progress, part, silent
+from models.repository.archive import REPORT
+from models.repository.disk.staging import MANIFEST
+from models.repository.report import Report
+from models.repository.repository import Repository
+from models.weights import adapters
+
+if TYPE_CHECKING:
+    from models.weights.calibration import Calibrate
+    from models.weights.skeleton import Skeleton
+
+_DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
+_MAX_SHARDS = 1_000
+
+
+def import_source(
+    repository: Repository,
+    source: str,
+    name: str,
+    version: str | None = None,
+    precision: str | None = None,
+    revision: str | None = None,
+    author: str = "",
+    progress: Progress = silent,
+    calibrate: "Calibrate | None" = None,
+    adapter_of: str | None = None,
+) -> Manifest:
+    """Check, copy, convert and publish; returns the version of the asked `precision`.
+
+    `source` is a directory, a tar archive, a GGUF file, a hub id `org/name` (at `revision`), or the `name:version` of a
+    model that BentoML stored. What was exported from a repository like this one keeps its precision and lineage;
+    `precision` None is `file` for a GGUF file of blocks that are computed as they are, and bf16 for everything else. An
+    8-bit or 4-bit precision publishes two versions, the bf16 one and the one made from it; `version` then names the
+    latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which gives
+    texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that PEFT's LoRA adapter in
+    `source` was trained for: the result is that version with the adapter. Raises InvalidSource, or Conflict when the
+    version exists.
+    """
+    if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
+        raise Conflict(f"{name}:{version} exists; import under another version")
+    with repository.stage() as unpacked:
+        opened = open_source(repository, source, unpacked, revision, progress)
+        manifest = _published(repository, opened, name, version, precision, author, progress, calibrate, adapter_of)
+        finish(repository, opened)
+        return manifest
+
+
+def _published(
+    repository: Repository,
+    source: Source,
+    name: str,
+    version: str | None,
+    precision: str | None,
+    author: str,
+    progress: Progress,
+    calibrate: "Calibrate | None",
+    adapter_of: str | None,
+) -> Manifest:
+    if MANIFEST in source.files():
+        if adapter_of is not None:
+            raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
+        return _restore(repository, source, name, version, precision, progress)
+    if adapter_of is not None:
+        return _adapt(repository, source, adapter_of, name, version, precision, author, progress)
+    usual: Precision = "file" if source.gguf and not source.gguf.no_blocks else "bf16"
+    wanted = precision_of(precision) if precision else usual
+    return _convert(repository, source, name, version, wanted, author, progress, calibrate)
+
+
+def _adapt(
+    repository: Repository,
+    source: Source,
+    adapter_of: str,
+    name: str,
+    version: str | None,
+    precision: str | None,
+    author: str,
+    progress: Progress,
+) -> Manifest:
+    parent = repository.resolve(adapter_of)
+    if ADAPTER_CONFIG not in source.files():
+        raise InvalidSource(f"{ADAPTER_CONFIG} is missing: this is no PEFT adapter; import it without adapter_of")
+    if precision is not None and precision_of(precision) != parent.precision:
+        raise InvalidSource(
+            f"An adapter of {parent.reference} is served in its precision, {parent.precision}; leave precision out"
+        )
+    return publish_adapter(repository, source, parent, name, version, author, progress)
+
+
+def _convert(
+    repository: Repository,
+    source: Source,
+    name: str,
+    version: str | None,
+    precision: Precision,
+    author: str,
+    progress: Progress,
+    calibrate: "Calibrate | None",
+) -> Manifest:
+    if precision == "file":
+        require_blocks(source.gguf)
+    if precision in QUANTIZED:
+        from models.weights.quantize import quantize
+
+        known = (each for each in reversed(repository.versions(name)) if precision == "file")
+        parent = next((each for each in known if _is_parent(each, source)), None)
+        if parent is None:
+            parent = _convert(repository, source, name, None, "bf16", author, part(progress, 0.0, 0.5), None)
+        if source.gguf and precision == "file":
+            return publish_file(repository, parent, source.gguf.path, version, author, part(progress, 0.5, 1.0))
+        return quantize(repository, parent, precision, version, author, part(progress, 0.5, 1.0), calibrate)
+    with repository.stage() as staged:
+        return _Import(source, staged, precision, progress).publish(repository, name, version, author)
+
+
+def _is_parent(known: Manifest, source: Source) -> bool:
+    """Whether a version is the bf16 one of the same source."""
+    of_source = known.lineage.source == source.description and known.lineage.parent is None
+    return of_source and known.precision == "bf16" and not known.has_adapter
+
+
+def _restore(
+    repository: Repository, source: Source, name: str, version: str | None, precision: str | None, progress: Progress
+) -> Manifest:
+    """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear it
+    out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
+    with source.open(MANIFEST) as stream:
+        told = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
+    if precision is not None and precision_of(precision) != told.precision:
+        raise InvalidSource(f"This is an exported {told.precision} version; import it as that and quantize it then")
+    with repository.stage() as staged:
+        for number, file in enumerate(told.files):
+            progress(0.9 * number / len(told.files), f"copying {file.path}")
+            if source.copy(file.path, staged / file.path) != file.sha256:
+                raise InvalidSource(f"{file.path} is not what was exported")
+        accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
+        if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
+            raise InvalidSource("config.json is not what the manifest says it is")
+        tokenizer_files.try_loading(staged)
+        check_weights(staged)
+        if any(file.path in ADAPTER_FILES for file in told.files):
+            from models.weights import skeleton
+
+            adapters.check_kept(staged, skeleton.build(staged))
+        facts = Facts(**{field.name: getattr(told, field.name) for field in fields(Facts)})
+        manifest = repository.publish(staged, facts, name, version, {file.path: file.sha256 for file in told.files})
+    if REPORT in source.files():
+        with source.open(REPORT) as stream:
+            repository.put_report(manifest, Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest))
+    return manifest
+
+
+class _Import:
+    """One import under way: what was copied to `staged`, what is known of it, and what the manifest will say."""
+
+    def __init__(self, source: Source, staged: Path, precision: Precision, progress: Progress) -> None:
+        self._source = source
+        self._staged = staged
+        self._precision = precision
+        self._progress = progress
+        self._hashes: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    def publish(self, repository: Repository, name: str, version: str | None, author: str) -> Manifest:
+        from models.weights import skeleton
+
+        self._copy()
+        self._read_pooling()
+        self._unpack()
+        accepted = self._check_configuration()
+        self._check_tokenizer()
+        tensors = check_weights(self._staged)
+        self._progress(0.6, "checking the architecture")
+        model = skeleton.build(self._staged)
+        self._convert(tensors, model)
+        facts = self._facts(accepted, model, author)
+        return repository.publish(self._staged, facts, name, version, self._hashes)
+
+    def _copy(self) -> None:
+        """Copy what a version needs into the staging directory; weights are hashed on the way."""
+        present = self._source.files()
+        weights = weight_files(present, self._source)
+        needed = [name for name in present if name in COPIED | CARDS | {INDEX}] + weights
+        if tokenizer_files.TOKENIZER not in present:
+            needed += [name for name in present if name in tokenizer_files.SLOW_FILES]
+        for number, name in enumerate(needed):
+            self._progress(0.6 * number / len(needed), f"copying {name}")
+            digest = self._source.copy(name, self._staged / name)
+            if name in weights:
+                self._hashes[name] = digest
+        if weights != [WEIGHTS] and INDEX not in present:
+            (self._staged / weights[0]).rename(self._staged / WEIGHTS)
+            self._hashes = {WEIGHTS: self._hashes[weights[0]]}
+
+    def _read_pooling(self) -> None:
+        """Writes down how the author makes embeddings, where the source says it."""
+        if (modules := self._source.read(pooling.MODULES, pooling.MAX_BYTES)) is not None:
+            found = pooling.of_files(modules, self._source.read(pooling.POOLING_CONFIG, pooling.MAX_BYTES))
+            (self._staged / pooling.POOLING).write_text(pooling.as_text(found))
+
+    def _unpack(self) -> None:
+        """Turns packed weights of 4 or 8 bits into plain ones, before anything else looks at them."""
+        config = self._staged / "config.json"
+        if config_policy.is_packed(config_policy.read_json(config)):
+            note, self._hashes = packed_weights.unpack(self._staged, part(self._progress, 0.5, 0.6))
+            self._notes.append(note)
+
+    def _check_configuration(self) -> config_policy.Accepted:
+        for path in sorted(self._staged.glob("*.json")):
+            if path.name != tokenizer_files.TOKENIZER:
+                config_policy.refuse_dangerous(config_policy.read_json(path), path.name)
+        config = config_policy.read_json(self._staged / "config.json")
+        accepted = config_policy.accept(config)
+        (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
+        if accepted.has_encoder:
+            path = self._staged / GENERATION
+            told = config_policy.read_json(path) if path.exists() else {}
+            path.write_text(config_policy.as_text(settle(config, told)))
+        if accepted.dropped:
+            self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
+        return accepted
+
+    def _check_tokenizer(self) -> None:
+        if not (self._staged / tokenizer_files.TOKENIZER).exists():
+            tokenizer_files.convert_slow(self._staged)
+            self._notes.append("tokenizer.json made from the slow tokenizer")
+        tokenizer_files.try_loading(self._staged)
+
+    def _convert(self, tensors: Iterable[Tensor], model: "Skeleton") -> None:
+        """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""
+        from models.weights.conversion import convert_dtype, set_config_dtype
+
+        wanted = _DTYPES[self._precision]
+        found = {tensor.dtype for tensor in tensors} & FLOATS
+        if found <= {wanted}:
+            set_config_dtype(self._staged / "config.json", wanted)
+            return
+        self._notes.append(f"{'/'.join(sorted(found))} to {wanted}")
+        self._hashes = convert_dtype(
+            self._staged, wanted, model.reads, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
+        )
+
+    def _facts(self, accepted: config_policy.Accepted, model: "Skeleton", author: str) -> Facts:
+        return Facts(
+            architecture=accepted.architecture,
+            model_type=accepted.model_type,
+            precision=self._precision,
+            dtype=_DTYPES[self._precision],
+            context_window=model.context_window,
+            vocab_size=model.vocab_size,
+            parameters=model.parameters,
+            license=_license(self._staged),
+            lineage=Lineage(
+                source=self._source.description,
+                recipe="; ".join(["import", *self._source.notes, *self._notes]),
+                tools=tuple(f"{package} {installed(package)}" for package in ("torch", "transformers")),
+                author=author,
+            ),
+        )
+
+
+def weight_files(present: list[str], source: Source) -> list[str]:
+    """Names of the safetensors files to import, of the plain files `present` in `source`.
+
+    Raises InvalidSource for a local directory that also holds pickled weights or code, for weights in another format,
+    for an adapter, and for shards that the index does not name plainly.
+    """
+    source.refuse_code()
+    if ADAPTER_CONFIG in present:
+        raise InvalidSource(f"{ADAPTER_CONFIG}: this is a PEFT adapter; name its base version with adapter_of")
+    if "config.json" not in present:
+        raise InvalidSource("config.json is missing; give the directory that transformers' save_pretrained wrote")
+    found = [name for name in present if name.endswith(".safetensors")]
+    if INDEX in present:
+        return _shards(source, found)
+    if len(found) != 1:
+        raise InvalidSource(
+            f"{len(found)} safetensors files without {INDEX}: exactly one is expected; convert the weights to "
+            "safetensors with transformers' save_pretrained"
+        )
+    return found
+
+
+def check_weights(directory: Path) -> list[Tensor]:
+    """All tensors of a staged checkpoint. Raises InvalidSource for a bad header, or files unlike their index."""
+    paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
+    headers = {path.name: read_header(path) for path in paths}
+    tensors = [tensor for header in headers.values() for tensor in header]
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise InvalidSource("A tensor is in two shards; save the model again")
+    if (directory / INDEX).exists():
+        actual = {tensor.name: name for name, header in headers.items() for tensor in header}
+        if config_policy.read_json(directory / INDEX)["weight_map"] != actual:
+            raise InvalidSource(f"{INDEX} does not list the tensors that the shards hold; save the model again")
+    if not tensors:
+        raise InvalidSource("The weights hold no tensor")
+    return tensors
+
+
+def _shards(source: Source, found: list[str]) -> list[str]:
+    """The files that the index names, each a plain name of a file that is there."""
+    with source.open(INDEX) as stream:
+        index = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InvalidSource(f"{INDEX} has no weight_map")
+    names = {name if isinstance(name, str) else "" for name in weight_map.values()}
+    for name in names:
+        if not is_file_name(name) or name not in found:
+            raise InvalidSource(f"{INDEX} names the shard {name[:80]!r}, which is no safetensors file here")
+    if len(names) > _MAX_SHARDS:
+        raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")
+    return sorted(names)
+
+
+def _license(directory: Path) -> str:
+    """The license that the model card's front matter names, else what there is to read."""
+    card = directory / "README.md"
+    if card.is_file():
+        text = card.read_bytes()[:65_536].decode("utf-8", errors="replace")
+        front = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
+        found = re.search(r"^license:[ \t]*[\"']?([\w.+-]{1,64})", front, re.MULTILINE)
+        if found:
+            return found[1]
+    return "see LICENSE" if any(directory.glob("LICENSE*")) else "unknown"

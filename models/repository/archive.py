@@ -1,0 +1,100 @@
+"""An archive is a version as one file: an uncompressed tar of its files, its manifest and its report.
+
+`bentoml models export` writes such a file too, compressed. Both can be imported again. Only regular files with plain
+names are read from an archive, at its top or below one directory. A link, a device, a name that occurs twice and a name
+that leads elsewhere are refused by name, before any file is written.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+from models.errors import Conflict, InvalidSource
+from models.manifest import Manifest, is_file_name
+from models.repository.disk import staging
+from models.repository.repository import Repository
+
+REPORT = "report.json"
+_MAX_MEMBERS = 4096
+
+
+def export(repository: Repository, manifest: Manifest, target: Path) -> int:
+    """Write the version to `target`, which appears whole or not at all; returns its size in bytes. Its files are read
+    and compared with the manifest on the way. Raises Conflict when `target` exists, Corrupt."""
+    if target.exists():
+        raise Conflict(f"{target.name} exists; name another file")
+    beside = target.with_name(f".{target.name}.part")
+    directory = repository.path(manifest)
+    try:
+        with repository.lease(manifest), tarfile.open(beside, "w", format=tarfile.PAX_FORMAT) as archive:
+            repository.verify(manifest)
+            for path in sorted(directory.iterdir()):
+                archive.add(path, path.name, recursive=False, filter=_anonymous)
+            if report := repository.report(manifest):
+                content = report.to_json()
+                about = tarfile.TarInfo(REPORT)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file can be read as a tar, compressed or not."""
+    try:
+        return path.is_file() and tarfile.is_tarfile(path)
+    except OSError:
+        return False
+
+
+def unpack(path: Path, directory: Path) -> None:
+    """Copies the archive's files into `directory`, which is empty. Raises InvalidSource, which names a refused file."""
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            room = shutil.disk_usage(directory).free
+            for member in _members(archive, path.name):
+                room -= member.size
+                if room < 0:
+                    raise InvalidSource(f"{path.name} holds more than the disk has room for: free some")
+                _write(archive, member, directory)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InvalidSource(f"{path.name} is a damaged archive: {type(error).__name__}") from None
+
+
+def _members(archive: tarfile.TarFile, name: str) -> list[tarfile.TarInfo]:
+    """The regular files, in order; directories are passed over."""
+    found: dict[str, tarfile.TarInfo] = {}
+    tops = set()
+    for number, member in enumerate(archive):
+        if number >= _MAX_MEMBERS:
+            raise InvalidSource(f"{name} holds more than {_MAX_MEMBERS:,} entries")
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if member.isdir() and len(parts) < 2 and ".." not in parts:
+            continue
+        if not member.isreg() or member.name.startswith("/") or not 0 < len(parts) < 3 or not is_file_name(parts[-1]):
+            raise InvalidSource(f"{name} holds {member.name[:80]!r}: only plain files, in one directory, are accepted")
+        if parts[-1] in found:
+            raise InvalidSource(f"{name} holds {parts[-1]} twice")
+        found[parts[-1]] = member
+        tops.add(tuple(parts[:-1]))
+    if len(tops) != 1 or ".." in next(iter(tops)):
+        raise InvalidSource(f"{name} must hold plain files in one directory")
+    return list(found.values())
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> None:
+    reading = archive.extractfile(member)
+    assert reading is not None  # a regular file
+    with reading, (directory / member.name.rsplit("/", 1)[-1]).open("xb") as writing:
+        shutil.copyfileobj(reading, writing, staging.READ_BYTES)
+
+
+def _anonymous(about: tarfile.TarInfo) -> tarfile.TarInfo:
+    about.uid = about.gid = 0
+    about.uname = about.gname = ""
+    return about

@@ -1,0 +1,178 @@
+"""A rollout puts a version on trial under an alias, with part of the traffic, within limits.
+
+It knows records. Only `promote` moves an alias.
+
+document rollouts, <name>/<alias>   every rollout of the alias, the running one last
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
+from models.manifest import ModelReference
+from models.repository import gate
+from models.repository.disk.journal import timestamp
+from models.repository.repository import Repository
+
+ROLLOUTS: Final = "rollouts"
+State = Literal["running", "promoted", "aborted", "rolled_back"]
+
+
+class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits that roll a candidate back by themselves, once it has had `min_requests`: a larger share of errors
+    than `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the base version."""
+
+    error_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
+    ttft_p95_ratio: Annotated[float, msgspec.Meta(gt=0)] = 3.0
+    min_requests: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 20
+
+
+class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`weight` percent of the conversations go to `candidate` instead of `base`, which the alias points to all the
+    while. `sticky`: a conversation stays where it began. `shadow`: answers of `base` are compared with the
+    candidate's, which no client receives."""
+
+    name: str
+    alias: str
+    base: str
+    candidate: str
+    weight: float
+    sticky: bool
+    shadow: bool
+    limits: RolloutLimits = msgspec.field(name="guards")
+    started_at: str
+    state: State = "running"
+    ended_at: str = ""
+    reason: str = ""
+
+    @property
+    def reference(self) -> str:
+        """Of the candidate."""
+        return f"{self.name}:{self.candidate}"
+
+
+def running(repository: Repository, name: str, alias: str) -> Rollout | None:
+    """The rollout under way, if its alias was not moved since it began. Raises Corrupt."""
+    found = history(repository, name, alias)
+    moves = repository.history(name, alias)
+    if not found or found[-1].state != "running" or not moves:
+        return None
+    unmoved = moves[-1].version == found[-1].base and moves[-1].time <= found[-1].started_at
+    return found[-1] if unmoved else None
+
+
+def all_running(repository: Repository) -> list[Rollout]:
+    """Returns the running rollouts of all models and aliases. It skips damaged ones, and those without an alias."""
+    found = []
+    for document in repository.records.documents(ROLLOUTS):
+        name, _, alias = document.partition("/")
+        try:
+            rollout = running(repository, name, alias)
+        except RepositoryError:
+            continue
+        if rollout is not None:
+            found.append(rollout)
+    return found
+
+
+def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
+    """Every rollout of an alias, oldest first."""
+    content = repository.records.document(ROLLOUTS, _document(name, alias))
+    if content is None:
+        return []
+    try:
+        return msgspec.json.decode(content, type=list[Rollout])
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove them") from None
+
+
+def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = None) -> Rollout:
+    """Begin a rollout, or change the weight, limits and shadowing of the one that runs with this candidate.
+
+    Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
+    alias points to already, or whose report breaks `limits`.
+    """
+    candidate = repository.get(wanted.name, wanted.candidate)
+    broken = repository.broken_limits(candidate, wanted.alias, limits) if limits else ()
+    if broken:
+        raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
+    with repository.locked(wanted.name):
+        base = repository.aliases(wanted.name).get(wanted.alias)
+        if base is None:
+            raise NotFound(f"{wanted.name} has no alias {wanted.alias!r} to roll out under; promote a version first")
+        if base == wanted.candidate:
+            raise Conflict(f"{wanted.name}@{wanted.alias} points to {candidate.reference} already")
+        earlier = history(repository, wanted.name, wanted.alias)
+        under_way = running(repository, wanted.name, wanted.alias)
+        if under_way is not None and under_way.candidate != wanted.candidate:
+            raise Conflict(f"{under_way.reference} is being rolled out; abort or promote it first")
+        if under_way is not None:
+            started, earlier = under_way.started_at, earlier[:-1]
+        else:
+            started, earlier = _now(), _closed(earlier)
+        rollout = msgspec.structs.replace(wanted, base=base, started_at=started)
+        _write(repository, [*earlier, rollout])
+    return rollout
+
+
+def end(
+    repository: Repository, name: str, alias: str, state: State, reason: str, candidate: str | None = None
+) -> Rollout:
+    """Close the running rollout (of `candidate`, if given). Promotes nothing. Raises NotFound if there is none, Stale
+    if its candidate is another one."""
+    with repository.locked(name):
+        under_way = running(repository, name, alias)
+        if under_way is None:
+            raise NotFound(f"There is no rollout of {name}@{alias}")
+        if candidate not in (None, under_way.candidate):
+            raise Stale(f"{under_way.reference} is being rolled out, not {name}:{candidate}")
+        return _close(repository, under_way, state, reason)
+
+
+def promote(repository: Repository, name: str, alias: str, reason: str, actor: str = "") -> Rollout:
+    """Point the alias to the candidate, which ends the rollout. Raises NotFound if there is none, and as
+    `Repository.promote`. The alias moves first. A crash in between leaves a rollout whose base the alias has left,
+    which no longer counts."""
+    under_way = running(repository, name, alias)
+    if under_way is None:
+        raise NotFound(f"There is no rollout of {name}@{alias}")
+    repository.promote(name, alias, under_way.candidate, reason, actor, expected=under_way.base)
+    with repository.locked(name):
+        return _close(repository, under_way, "promoted", reason)
+
+
+def _close(repository: Repository, rollout: Rollout, state: State, reason: str) -> Rollout:
+    earlier = [
+        each for each in history(repository, rollout.name, rollout.alias) if each.started_at != rollout.started_at
+    ]
+    ended = msgspec.structs.replace(rollout, state=state, reason=reason, ended_at=_now())
+    _write(repository, [*earlier, ended])
+    return ended
+
+
+def _closed(rollouts: list[Rollout]) -> list[Rollout]:
+    """Returns the rollouts, with the running one marked as aborted if the alias was moved by hand."""
+    return [
+        msgspec.structs.replace(each, state="aborted", reason="the alias was moved", ended_at=_now())
+        if each.state == "running"
+        else each
+        for each in rollouts
+    ]
+
+
+def _write(repository: Repository, rollouts: list[Rollout]) -> None:
+    document = _document(rollouts[-1].name, rollouts[-1].alias)
+    repository.records.put_document(ROLLOUTS, document, msgspec.json.encode(rollouts))
+
+
+def _document(name: str, alias: str) -> str:
+    ModelReference(name, alias=alias)
+    return f"{name}/{alias}"
+
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))

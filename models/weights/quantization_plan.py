@@ -1,0 +1,191 @@
+"""The plan of a quantized version says what it stores of each tensor: as it is, in 8 bits or in 4.
+
+`models.weights.quantize` writes it. Nothing but headers is read, except for `int4`: there a sample of each layer's
+weights says what the layer would lose in 4 bits.
+"""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.checkpoint.safetensors_file import FLOATS, Tensor, read_header
+from models.errors import Conflict, InvalidSource
+from models.manifest import HADAMARD
+from models.progress import Progress
+from models.weights import skeleton
+from models.weights.conversion import finite, read
+from models.weights.experts import Expert
+from models.weights.hadamard import BLOCK
+from models.weights.int4 import fits, rough_error
+from models.weights.int8 import row_scale
+from models.weights.names import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
+from models.weights.skeleton import Skeleton
+
+_BIAS = "_bias"
+SENSITIVE = 3.0
+"""Times the error of the median layer from which on a layer stays in 8 bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's weights also
+    its outlier columns, if it has any, the group of its 4-bit weights, 0 for 8 bits, and the block of its Hadamard
+    transform, 1 for none. `expert` is one whose bias the tensor is."""
+
+    tensor: Tensor
+    source: str
+    path: Path
+    linear: skeleton.Linear | None = None
+    outliers: torch.Tensor | None = None
+    group: int = 0
+    hadamard: int = 1
+    expert: Expert | None = None
+
+
+def plan_of(
+    source: Path,
+    model: Skeleton,
+    outliers: dict[str, torch.Tensor],
+    group: int,
+    importance: dict[str, torch.Tensor],
+    progress: Progress,
+    precision: str,
+) -> list[Planned]:
+    """Every tensor of the new version, in the order of the old files. An omitted tied head follows its embedding, or
+    stands in its place where the version holds one of them."""
+    stored = {
+        model.canonical(tensor.name): (tensor, path)
+        for path in sorted(source.glob("*.safetensors"))
+        for tensor in read_header(path)
+        if model.reads(tensor.name)
+    }
+    one_head, block = model.has_one_head(precision), BLOCK if precision in HADAMARD else 1
+    heads = {embedding: head for head, embedding in model.tied.items() if one_head or head not in stored}
+    coarse = _coarse(stored, model, group, importance, progress) if group else frozenset()
+    planned: list[Planned] = []
+    coded, fused = model.coded, _fused(model)
+    for name, (tensor, path) in stored.items():
+        if name in coded:
+            if name not in heads.values():  # such a head is made of the embedding
+                planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0, block)
+        elif name in fused:
+            for part in fused[name]:
+                planned += _linear(part, tensor, path, coded[part], outliers, group if part in coarse else 0, block)
+        elif name.removesuffix(_BIAS) in fused:
+            planned += _biases(tensor, path, [coded[part] for part in fused[name.removesuffix(_BIAS)]])
+        elif not (one_head and name in heads):
+            dtype = "BF16" if tensor.dtype in FLOATS else tensor.dtype
+            planned.append(Planned(Tensor(name, dtype, tensor.shape), tensor.name, path))
+        if name in heads:
+            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0, block)
+    return planned
+
+
+def _fused(model: Skeleton) -> dict[str, list[str]]:
+    """Returns the names of the weights that lie in one fused tensor of experts, by its name."""
+    found: dict[str, list[str]] = {}
+    for name, linear in model.experts.items():
+        if linear.fused:
+            found.setdefault(linear.fused, []).append(name)
+    return found
+
+
+def _biases(tensor: Tensor, path: Path, linears: list[skeleton.Linear]) -> list[Planned]:
+    """Returns the biases of experts that lie in one fused tensor."""
+    return [
+        Planned(
+            Tensor(f"{linear.module}.bias", "BF16", (linear.out_features,)),
+            tensor.name,
+            path,
+            expert=Expert.of_name(linear.module),
+        )
+        for linear in linears
+    ]
+
+
+def _coarse(
+    stored: dict[str, tuple[Tensor, Path]],
+    model: Skeleton,
+    group: int,
+    importance: dict[str, torch.Tensor],
+    progress: Progress,
+) -> frozenset[str]:
+    """Returns the linear layers, by the names of their weights, that become 4-bit."""
+    errors: dict[str, dict[str, float]] = {}  # by what is decided together, and weight
+    for number, (name, linear) in enumerate(model.coded.items()):
+        is_head = linear.out_features == model.vocab_size
+        held = linear.fused or name
+        if is_head or held not in stored or not fits(linear.in_features, group):
+            continue
+        progress(number / len(model.coded), f"looking at {linear.module}")
+        tensor, path = stored[held]
+        weight = weight_of(tensor.name, path, linear)
+        expert = Expert.of_name(linear.module)
+        found = rough_error(weight, row_scale(weight), group, importance_of(importance, linear))
+        errors.setdefault(expert.fused if expert else name, {})[name] = found
+    if not errors:
+        raise Conflict(f"no layer has inputs in groups of {group}; choose another group_size, or int8")
+    means = {together: statistics.mean(each.values()) for together, each in errors.items()}
+    usual = statistics.median(means.values())
+    return frozenset(name for together in errors for name in errors[together] if means[together] <= SENSITIVE * usual)
+
+
+def importance_of(found: dict[str, torch.Tensor], linear: skeleton.Linear) -> torch.Tensor | None:
+    """Returns the importance of a layer's inputs; for gate and up of an expert it is that of the whole mixture's."""
+    expert = Expert.of_name(linear.module)
+    return found.get(linear.module if expert is None or expert.is_down else expert.module)
+
+
+def _linear(
+    name: str,
+    tensor: Tensor,
+    path: Path,
+    linear: skeleton.Linear,
+    outliers: dict[str, torch.Tensor],
+    group: int,
+    block: int,
+) -> list[Planned]:
+    shape = (linear.out_features, linear.in_features)
+    if not linear.fused and tensor.shape != (shape[::-1] if linear.transposed else shape):
+        raise InvalidSource(f"{tensor.name} has the shape {list(tensor.shape)}; config.json says {list(shape)}")
+    columns = outliers.get(linear.module)
+    columns = None if columns is None or not len(columns) else columns
+    module = name.removesuffix(".weight")
+    scale = Tensor(module + SCALE_SUFFIX, "F32", shape[:1])
+    tensors = [Tensor(name, "I8", shape), scale]
+    if group:
+        groups = (shape[0], shape[1] // group)
+        tensors = [Tensor(name, "U8", (shape[0], shape[1] // 2)), scale]
+        block = 1
+        tensors += [Tensor(module + GROUP_SCALE_SUFFIX, "U8", groups), Tensor(module + GROUP_BASE_SUFFIX, "I8", groups)]
+    if block > 1:
+        tensors.append(Tensor(module + HADAMARD_SUFFIX, "I32", (1,)))
+    if columns is not None:
+        tensors.append(Tensor(module + COLUMNS_SUFFIX, "I32", (len(columns),)))
+        tensors.append(Tensor(module + KEPT_SUFFIX, "BF16", (shape[0], len(columns))))
+    return [Planned(each, tensor.name, path, linear, columns, group, block) for each in tensors]
+
+
+def weight_of(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:
+    """Returns a linear layer's weight [out, in] in its own dtype."""
+    expert = Expert.of_name(linear.module)
+    if expert and linear.fused:
+        return finite(linear.module, part_of(name, path, expert).weight)
+    weight = finite(name, read(path, name))
+    return weight.T if linear.transposed else weight
+
+
+def part_of(name: str, path: Path, expert: Expert) -> Any:
+    """Returns an expert's part as `weight` or `bias`, of the fused tensor `name` of all weights or biases."""
+    fused = read(path, name)
+    return expert.of_fused(lambda wanted: fused if name.endswith(wanted) else None, transposed=True, in_turn=True)

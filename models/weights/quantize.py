@@ -1,0 +1,290 @@
+"""This module converts a version to a new one with 8-bit or 4-bit linear layers.
+
+An 8-bit version stores, for `service.engine.runner`:
+
+    <module>.weight        int8     [out_features, in_features], also for GPT-2's Conv1D (transposed here) and for a
+                                    tied output head. `int8` and `int8-weight` hold such a matrix once: the embedding
+                                    reads its rows. Other precisions hold a floating embedding beside it
+    <module>.weight_scale  float32  [out_features]; weight ~ int8 * scale, scale = largest magnitude of the row / 127,
+                                    1 for a row of zeros; the error of a weight is at most scale / 2
+    <module>.hadamard      int32    [1], `int8` and `int8-weight` alone: the block of the Hadamard transform that the
+                                    weights have passed, as their inputs do when they are multiplied
+                                    (`models.weights.hadamard`)
+    <module>.outlier_columns  int32 [n], `llm-int8` alone: the input columns that stay in 16 bits; 0 in <module>.weight
+    <module>.outlier_weight   bf16  [out_features, n], their weights
+    everything else        bf16     embeddings, norms, biases, routers, fused tensors of unknown experts
+
+Experts of known families (`models.weights.experts`) are linear layers too, each with a weight of its own, also where
+the source's files hold all experts of a layer in one tensor.
+
+`int8` and `int8-weight` differ in the treatment of rows at run time, not in the stored files. An `llm-int8` version has
+a `quantization.json`: threshold, text, and the number of outlier columns of every layer.
+
+An `int4` version stores most layers in 4 bits (`models.weights.int4`):
+
+    <module>.weight        uint8    [out_features, in_features / 2]
+    <module>.weight_scale  float32  [out_features], as above: of the 8-bit weights that the codes stand for
+    <module>.group_scale   uint8    [out_features, in_features / group]
+    <module>.group_base    int8     [out_features, in_features / group]
+
+The output head stays in 8 bits. So does a layer that would lose much, and one whose inputs are no whole groups. All
+experts of a layer have the same bits (`models.weights.quantization_plan`). The `quantization.json` of the version has
+the bits and the error of every layer.
+
+The files' metadata says `format: dosirak-int8`. transformers does not look at that and would take the codes for
+weights, so only `service.engine.runner` may load such a version. Tensors are read and written one at a time
+(`models.weights.conversion`).
+"""
+
+import shutil
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version as installed
+from pathlib import Path
+
+import torch
+
+from models.checkpoint.config_policy import as_text
+from models.checkpoint.safetensors_file import INDEX
+from models.errors import Conflict, InvalidSource
+from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
+from models.progress import Progress, silent
+from models.repository.repository import Repository
+from models.weights import gptq, skeleton
+from models.weights.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns, second_moments
+from models.weights.conversion import (
+    QUANTIZED_FORMAT,
+    bytes_of,
+    converted,
+    finite,
+    read,
+    set_config_dtype,
+    write_shards,
+)
+from models.weights.experts import Expert
+from models.weights.gptq import Moments
+from models.weights.hadamard import BLOCK, of_weights
+from models.weights.int4 import GROUPS, encode, error_of
+from models.weights.int8 import quantize_rows, row_scale
+from models.weights.names import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
+from models.weights.quantization_plan import Planned, importance_of, part_of, plan_of, weight_of
+from models.weights.skeleton import Skeleton
+
+REPORT = "quantization.json"
+_ROWS = 4096
+"""Outputs that are rounded at a time, so that few of them are wide at once."""
+
+
+def quantize(
+    repository: Repository,
+    parent: Manifest,
+    precision: str = "int8",
+    version: str | None = None,
+    author: str = "",
+    progress: Progress = silent,
+    calibrate: Calibrate | None = None,
+    group_size: int | None = None,
+) -> Manifest:
+    """Publish a new version of `parent` with its linear layers in 8 or 4 bits; the parent must be bf16 or fp32.
+
+    `llm-int8` finds its outliers on the texts that `calibrate` gives. `int8` and `int8-weight` round by GPTQ on these
+    texts, or to the nearest code without texts and for encoder-decoder models. `int4` weighs errors by the inputs on
+    them, or equally; `group_size` weights share a scale, 32 if it is None.
+
+    Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
+    for `llm-int8` without a text, or for a `group_size` that there is not.
+    """
+    wanted = precision_of(precision)
+    if parent.has_adapter:
+        raise Conflict(
+            f"{parent.reference} has an adapter: quantize its base, {parent.lineage.parent}, then import the adapter "
+            "with that as adapter_of"
+        )
+    if wanted not in QUANTIZED or parent.precision in QUANTIZED:
+        raise Conflict(
+            f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit and 4-bit versions are "
+            "made from bf16"
+        )
+    if wanted == "file":
+        raise Conflict("A file version is made of a GGUF file, by its import: dosirak model import FILE.gguf NAME")
+    repository.fetch(parent)
+    source = repository.path(parent)
+    model = skeleton.build(source)
+    group = _group_size(wanted, group_size)
+    has_use = wanted == "llm-int8" or not model.is_encoder_decoder
+    calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
+    inputs = _measured(source, model, wanted, calibration, progress)
+    with repository.stage() as staged:
+        for file in parent.files:
+            if not file.path.endswith(".safetensors") and file.path != INDEX:
+                shutil.copyfile(source / file.path, staged / file.path)
+        set_config_dtype(staged / "config.json", "BF16")
+        plan = plan_of(source, model, inputs.outliers, group, inputs.importance, progress, wanted)
+        quantizer = _Quantizer(plan, inputs, progress)
+        hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
+        if wanted == "llm-int8":
+            (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
+        if wanted == "int4":
+            (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
+        facts = _facts(parent, wanted, plan, group, inputs.tokens, author)
+        return repository.publish(staged, facts, parent.name, version, hashes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inputs:
+    """What the inputs of the layers are like on `tokens` of text, by the layers' modules: outlier columns, mean squares
+    or second moments, as the precision uses them."""
+
+    tokens: int
+    outliers: dict[str, torch.Tensor] = field(default_factory=dict)
+    importance: dict[str, torch.Tensor] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+
+def _measured(source: Path, model: Skeleton, wanted: Precision, texts: TokenIds, progress: Progress) -> _Inputs:
+    tokens = sum(len(text) for text in texts)
+    if wanted == "llm-int8":
+        if not texts:
+            raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
+        progress(0.0, "looking for outliers")
+        return _Inputs(tokens, outliers=outlier_columns(source, model.linears, texts, THRESHOLD))
+    if not texts:
+        return _Inputs(0)
+    progress(0.0, "measuring the inputs of the layers")
+    if wanted == "int4":
+        return _Inputs(tokens, importance=mean_squares(source, _inputs_of(model), texts))
+    modules = [linear.module for linear in model.linears.values()]
+    return _Inputs(tokens, moments=second_moments(source, modules, texts, BLOCK))
+
+
+def _group_size(precision: Precision, wanted: int | None) -> int:
+    """Returns the group size of `int4`; 0 for other precisions."""
+    if precision != "int4":
+        if wanted is not None:
+            raise InvalidSource(f"{precision} has no groups; leave group_size out, or choose int4")
+        return 0
+    if wanted is not None and wanted not in GROUPS:
+        raise InvalidSource(f"There is no group size {wanted}; choose one of {', '.join(map(str, GROUPS))}")
+    return wanted or GROUPS[0]
+
+
+def _outlier_report(model: Skeleton, inputs: _Inputs) -> dict[str, object]:
+    outliers = inputs.outliers
+    layers = {
+        linear.module: {
+            "outlier_columns": len(outliers[linear.module]),
+            "share": round(len(outliers[linear.module]) / linear.in_features, 6),
+        }
+        for linear in model.linears.values()
+    }
+    return {"method": "llm-int8", "threshold": THRESHOLD, "calibration_tokens": inputs.tokens, "layers": layers}
+
+
+def _error_report(plan: list["Planned"], group: int, errors: dict[str, float], tokens: int) -> dict[str, object]:
+    bits = {item.linear.module: 4 if item.group else 8 for item in plan if item.linear}
+    layers = {
+        module: {"bits": bits[module], **({"error": float(f"{errors[module]:.3g}")} if module in errors else {})}
+        for module in bits
+    }
+    return {"method": "int4", "group_size": group, "calibration_tokens": tokens, "layers": layers}
+
+
+class _Quantizer:
+    """Gives the bytes of planned tensors by name. What else a layer has is asked for right after its weight, and kept
+    until then. `errors` has those of 4-bit layers by module."""
+
+    def __init__(self, plan: list[Planned], inputs: _Inputs, progress: Progress) -> None:
+        self.errors: dict[str, float] = {}
+        self._plan = {item.tensor.name: item for item in plan}
+        self._inputs = inputs
+        self._kept: dict[str, torch.Tensor] = {}
+        self._progress = progress
+        self._bytes, self._written = sum(item.tensor.bytes for item in plan), 0
+
+    def __call__(self, name: str) -> memoryview:
+        item = self._plan[name]
+        if item.linear is not None:
+            self._progress(self._written / self._bytes, f"rounding {item.linear.module}")
+        self._written += item.tensor.bytes
+        if item.expert is not None:
+            return bytes_of(finite(name, part_of(item.source, item.path, item.expert).bias.to(torch.bfloat16)))
+        if item.linear is None:
+            return converted(partial(read, item.path), torch.bfloat16, item.source)
+        if name in self._kept:
+            return bytes_of(self._kept.pop(name))
+        weight, module = weight_of(item.source, item.path, item.linear), name.removesuffix(".weight")
+        if item.outliers is not None:
+            columns = item.outliers.long()
+            self._kept[module + COLUMNS_SUFFIX] = item.outliers
+            self._kept[module + KEPT_SUFFIX] = weight[:, columns].to(torch.bfloat16)
+            weight = weight.index_fill(1, columns, 0)
+        if item.hadamard > 1:
+            self._kept[module + HADAMARD_SUFFIX] = torch.tensor([item.hadamard], dtype=torch.int32)
+        if not item.group:
+            moments = self._inputs.moments.get(item.linear.module)
+            parts = [_rounded(part, item.hadamard, moments) for part in torch.split(weight, _ROWS)]
+            values, scales = zip(*parts, strict=True)
+            self._kept[module + SCALE_SUFFIX] = torch.cat(scales)
+            return bytes_of(torch.cat(values))
+        scale, importance = row_scale(weight), importance_of(self._inputs.importance, item.linear)
+        coded = encode(weight, scale, item.group, importance)
+        self.errors[item.linear.module] = error_of(coded, weight, scale, importance)
+        self._kept[module + SCALE_SUFFIX] = scale
+        self._kept[module + GROUP_SCALE_SUFFIX] = coded.group_scale
+        self._kept[module + GROUP_BASE_SUFFIX] = coded.group_base
+        return bytes_of(coded.codes)
+
+
+def _rounded(weight: torch.Tensor, block: int, moments: Moments | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns codes int8 [out, in] and scales fp32 [out] of weights [out, in] behind their transform."""
+    mixed = of_weights(weight, block) if block > 1 else weight
+    return quantize_rows(mixed) if moments is None else gptq.quantize_rows(mixed, block, moments)
+
+
+def _inputs_of(model: Skeleton) -> list[str]:
+    """Returns the modules whose inputs tell an importance: linear layers, and the mixtures of experts."""
+    parts = (Expert.of_name(linear.module) for linear in model.experts.values())
+    mixtures = dict.fromkeys(part.module for part in parts if part)
+    return [*(linear.module for linear in model.linears.values()), *mixtures]
+
+
+def _facts(parent: Manifest, precision: Precision, plan: list[Planned], group: int, tokens: int, author: str) -> Facts:
+    weights = [item for item in plan if item.linear and item.tensor.name.endswith(".weight")]
+    linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
+    fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
+    rounding = "round to nearest"
+    if precision in HADAMARD and tokens:
+        rounding = f"rounded by GPTQ in blocks of {BLOCK} on {tokens} tokens"
+        if any(item.linear and Expert.of_name(item.linear.module) for item in weights):
+            rounding += ", those of experts to the nearest"
+    recipe = f"{linears} linear weights to int8, symmetric per output channel, {rounding}; the rest bf16"
+    if precision in HADAMARD:
+        recipe += f"; inputs and weights by a Hadamard transform in blocks of {BLOCK}"
+    if precision == "int4":
+        weighed = f"weighed by the inputs on {tokens} tokens" if tokens else "all inputs alike"
+        recipe = f"{coarse} linear weights to int4 in groups of {group}, of the least error, {weighed}; {recipe}"
+    if precision == "llm-int8":
+        kept = sum(item.tensor.shape[0] for item in plan if item.tensor.name.endswith(COLUMNS_SUFFIX))
+        recipe += f"; {kept} outlier columns of magnitude {THRESHOLD:g} or more kept in bf16"
+    if fused:
+        recipe += f"; {fused} fused expert tensors left in bf16"
+    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
+    lineage = Lineage(parent.lineage.source, parent.reference, parent.digest, recipe, tools, author)
+    return Facts(
+        architecture=parent.architecture,
+        model_type=parent.model_type,
+        precision=precision,
+        dtype="BF16",
+        context_window=parent.context_window,
+        vocab_size=parent.vocab_size,
+        parameters=parent.parameters,
+        license=parent.license,
+        lineage=lineage,
+    )

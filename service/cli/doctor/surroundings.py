@@ -1,0 +1,96 @@
+"""This module finds what is around the host: the port, the data directory's owner, the default model, a compiler.
+
+It tries things as serving would, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from models.errors import RepositoryError
+from models.imports.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
+from models.repository.standing import standings
+from service.cli.doctor.checks import Surroundings
+from service.cli.serve.address import address, is_dosirak, resolve, try_to_listen
+from service.cli.serve.newcomer import entry_for
+from service.deployments.memory import loaded_bytes
+from service.engine.runner.native.build import COMPILERS
+from service.settings import Settings
+from service.storage.records import open_repository
+
+
+def look(settings: Settings) -> Surroundings:
+    """Returns what serving with these settings would find."""
+    unwritable = _unwritable(settings.data_dir)
+    model, loading, no_model, new_disk = _default_model(settings)
+    return Surroundings(
+        address(settings),
+        _port_taken_by(settings),
+        unwritable,
+        model,
+        loading,
+        no_model,
+        new_disk,
+        settings.first_device,
+        next(filter(None, map(shutil.which, COMPILERS)), ""),
+        _breaches(settings),
+    )
+
+
+def _breaches(settings: Settings) -> tuple[str, ...]:
+    """Returns a sentence for each gated alias whose version breaks its limits."""
+    try:
+        if not (settings.data_dir / "models").is_dir():
+            return ()
+        return tuple(each.sentence for each in standings(open_repository(settings), settings.gate) if each.broken)
+    except (RepositoryError, OSError):
+        return ()  # other checks say so
+
+
+def _port_taken_by(settings: Settings) -> str:
+    try:
+        try_to_listen(*resolve(settings.host, settings.port), settings.port)
+    except OSError as error:
+        return "dosirak" if is_dosirak(settings) else error.strerror or str(error)
+    return ""
+
+
+def _unwritable(directory: Path) -> str:
+    """Returns why the directory, or the nearest parent that exists, takes no file; "" where it takes one."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return "permission denied"
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"dosirak")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
+    """Returns the default model's reference, the memory that it needs, why there is none, and the disk that its
+    publishing takes. A directory without a repository stays as it is. Of a model that may be fetched or not, both are
+    those of the demo model, which is served where it is not."""
+    wanted = settings.default_model
+    name = wanted.partition(":")[0].partition("@")[0]
+    try:
+        store = open_repository(settings) if (settings.data_dir / "models").is_dir() else None
+        entry = entry_for(settings, store)
+        if entry and store and first_is_there(store):
+            wanted = name = entry.name
+        if name == DEMO and (store is None or demo_is_wanted(store)):
+            size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
+            first = f"{entry.name} where the Python index gives it, or else " if entry else ""
+            return f"{first}{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()
+        if store is None:
+            return wanted, None, f"there is no version of the default model {wanted}: the repository is empty", 0
+        manifest = store.resolve(wanted)
+    except (RepositoryError, OSError) as error:
+        return wanted, None, f"the default model {wanted} cannot be served: {error}", 0
+    return manifest.reference, loaded_bytes(manifest.size), "", 0

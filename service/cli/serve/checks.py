@@ -1,0 +1,182 @@
+"""Each check looks for one thing that would stop a server's start, before anything is started. It knows no server and
+changes nothing.
+
+A check that fails raises CannotStart: one sentence that says what is wrong, and then what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from models.errors import RepositoryError, disk_is_full
+from models.imports.starter import DEMO, demo_is_wanted, publishing_bytes
+from models.manifest import ModelReference
+from models.repository.repository import Repository
+from service.cli.serve.address import is_dosirak, resolve, try_to_listen
+from service.errors import DosirakError
+from service.host import absent
+from service.settings import Settings
+
+PORTS_TRIED: Final = 20
+FIRST_UNPRIVILEGED: Final = 1024
+ELSEWHERE: Final = "or choose another directory with DOSIRAK_DATA_DIR"
+LITTLE_SPACE: Final = 64 * 1024 * 1024
+"""Less free disk than this is worth a warning: sessions, reports and imports are refused when it is used up."""
+
+
+class CannotStart(DosirakError):
+    """The server cannot start; the message says what to do."""
+
+
+def listening_address(settings: Settings) -> str:
+    """Returns the IP address to listen on. Raises CannotStart where this machine cannot listen there."""
+    try:
+        family, ip = resolve(settings.host, settings.port)
+    except OSError:
+        raise CannotStart(f"{settings.host} is no address: set DOSIRAK_HOST to an IP address of this machine") from None
+    try:
+        try_to_listen(family, ip, settings.port)
+    except OSError as error:
+        raise CannotStart(_why_not_listening(settings, family, ip, error)) from None
+    return ip
+
+
+def _why_not_listening(settings: Settings, family: socket.AddressFamily, ip: str, error: OSError) -> str:
+    port = settings.port
+    if error.errno == errno.EADDRINUSE:
+        free = _free_port(ip, port, family)
+        another = f", or choose another port, as in DOSIRAK_PORT={free}" if free else ""
+        taker = "a Dosirak that already serves there" if is_dosirak(settings) else "another program"
+        return f"port {port} is taken by {taker}: end it{another}"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{ip} is no address of this machine: set DOSIRAK_HOST to one of its own, as in 127.0.0.1"
+    if error.errno in (errno.EACCES, errno.EPERM) and port < FIRST_UNPRIVILEGED:
+        return f"port {port} is for the system's administrator: choose one from {FIRST_UNPRIVILEGED} on (DOSIRAK_PORT)"
+    return f"{ip} port {port} cannot be listened on ({error.strerror}): choose others (DOSIRAK_HOST, DOSIRAK_PORT)"
+
+
+def _free_port(ip: str, taken: int, family: socket.AddressFamily) -> int | None:
+    for port in range(taken + 1, min(taken + 1 + PORTS_TRIED, 65536)):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex((ip, port)) != 0:
+                return port
+    return None
+
+
+def check_devices(settings: Settings, gpus: int) -> None:
+    """Raises CannotStart for a device that is not there, on a machine where `gpus` of them are visible."""
+    if sentence := absent(settings.device_list, gpus):
+        raise CannotStart(f"DOSIRAK_DEVICES: {sentence}")
+
+
+def check_directory(directory: Path) -> None:
+    """Makes the data directory if it is not there, and writes to it. Raises CannotStart where that fails."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+        foreign = [each for each in sorted(directory.iterdir()) if not _usable(each)]
+    except OSError as error:
+        raise CannotStart(_why_not_written(directory, error)) from None
+    if foreign:
+        raise CannotStart(
+            f"{foreign[0]} belongs to {_owner(foreign[0])} and cannot be written: give it to "
+            f"{_this_user(directory)}, {ELSEWHERE}"
+        )
+
+
+def _usable(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _why_not_written(directory: Path, error: OSError) -> str:
+    if disk_is_full(error):
+        return f"the disk of {directory} is full: make room, {ELSEWHERE}"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"the data directory {directory} is, or lies in, a file: remove the file, {ELSEWHERE}"
+    if error.errno == errno.EROFS:
+        return f"the data directory {directory} is on a read-only file system: mount it for writing, {ELSEWHERE}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        there = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
+        return f"{there} belongs to {_owner(there)} and cannot be written: give it to {_this_user(there)}, {ELSEWHERE}"
+    return f"the data directory {directory} cannot be written ({error.strerror}): mend that, {ELSEWHERE}"
+
+
+def _this_user(path: Path) -> str:
+    """Returns the user and the command, by number: outside of a container its users have no names."""
+    return f"{_user(os.geteuid())} (chown {os.geteuid()} {path}, with -R for all in it)"
+
+
+def _owner(path: Path) -> str:
+    return _user(path.lstat().st_uid)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def check_space(repository: Repository, directory: Path, reference: str = DEMO) -> str | None:
+    """Returns a warning where little disk is free. Raises CannotStart where the demo model does not fit."""
+    free = shutil.disk_usage(directory).free
+    needed = publishing_bytes() if demo_is_wanted(repository, reference) else 0
+    if free < needed:
+        raise CannotStart(
+            f"the disk of {directory} has {_mb(free)} free and the demo model needs {_mb(needed)}: make room, "
+            f"{ELSEWHERE}"
+        )
+    if free < LITTLE_SPACE:
+        return f"the disk of {directory} has only {_mb(free)} free: sessions and imports are refused when it is full"
+    return None
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def check_model(repository: Repository, reference: str) -> None:
+    """Raises CannotStart where the default model is not in the repository, nor the demo model that the server publishes
+    there at its start."""
+    try:
+        if demo_is_wanted(repository, reference) and ModelReference.parse(reference).name == DEMO:
+            return
+        repository.resolve(reference)
+    except RepositoryError as error:
+        there = repository.models()
+        chosen = f", or set DOSIRAK_DEFAULT_MODEL to one of: {', '.join(there)}" if there else ""
+        raise CannotStart(
+            f"the default model cannot be served: {error}. Import it, as in dosirak model import ORG/NAME NAME{chosen}"
+        ) from None
+
+
+@contextmanager
+def marked(directory: Path) -> Iterator[str | None]:
+    """Marks the data directory as used while inside. Yields a warning where another server has marked it."""
+    import fcntl
+
+    with (directory / "serve.lock").open("a+") as mark:
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            mark.seek(0)
+            yield (
+                f"another server (process {mark.read().strip() or 'unknown'}) uses {directory} too: turns of one "
+                "session at both would clash, so give each server a DOSIRAK_DATA_DIR of its own"
+            )
+            return
+        mark.truncate(0)
+        mark.write(str(os.getpid()))
+        mark.flush()
+        yield None

@@ -1,0 +1,226 @@
+"""Replicas are several engine processes of one version behind the interface of one engine, with one queue.
+
+    request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
+                                   else the least busy
+
+A replica takes as many requests at once as its running set holds. So the first free replica serves a waiting request.
+While a replica is started again, the ready replicas get the requests. The first replica loads the weights; the others
+map its packed weights. This module knows token ids only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
+from typing import Final
+
+from service.engine.client.engine import ALIVE, Engine, EngineState
+from service.engine.client.routing import PrefixRouter
+from service.engine.protocol.messages import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Profile,
+    Profiled,
+    Request,
+    StepOutput,
+    StepRecord,
+)
+from service.errors import Unavailable
+
+LOOK_SECONDS: Final = 0.5
+"""A queued request checks the replicas' states at this interval."""
+
+MakeReplica = Callable[[int, str], Engine]
+"""(number, place of the first replica's packed weights, "" for the first) → a replica, not yet started."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One replica and its number of requests."""
+
+    engine: Engine
+    in_flight: int = 0
+
+
+class Replicas:
+    """Works as `EngineClient`, over `count` of them. Lives in one event loop."""
+
+    def __init__(self, make: MakeReplica, count: int, most_at_once: int) -> None:
+        self._make = make
+        self._count = count
+        self._most_at_once = most_at_once
+        self._seats = [_Seat(make(0, ""))]
+        self._queue: deque[asyncio.Event] = deque()
+        self._router = PrefixRouter[_Seat]()
+        self._state = EngineState.NEW
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return [seat.engine for seat in self._seats]
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """The first replica's facts."""
+        return self._seats[0].engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """Sums over the replicas. Figures of the last step and the cost line are the first replica's."""
+        each = [seat.engine.stats for seat in self._seats]
+        sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
+        first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
+        return EngineStats(**first, **sums)
+
+    @property
+    def recent_steps(self) -> Sequence[StepRecord]:
+        return [step for seat in self._seats for step in seat.engine.recent_steps]
+
+    @property
+    def state(self) -> EngineState:
+        """READY as long as one replica is."""
+        if self._state is not EngineState.READY:
+            return self._state
+        states = [seat.engine.state for seat in self._seats]
+        return next((state for state in (*ALIVE, EngineState.DRAINING) if state in states), states[0])
+
+    @property
+    def why_not_ready(self) -> str:
+        """The first reason of a replica; "" as long as one replica is ready."""
+        if self.state is EngineState.READY:
+            return ""
+        return next((seat.engine.why_not_ready for seat in self._seats if seat.engine.why_not_ready), "")
+
+    @property
+    def pid(self) -> int | None:
+        return self._seats[0].engine.pid
+
+    @property
+    def restarts(self) -> int:
+        return sum(seat.engine.restarts for seat in self._seats)
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        """Starts the first replica alone, then the others at once. Raises EngineFailed; then all are stopped."""
+        self._state = EngineState.LOADING
+        try:
+            await self._seats[0].engine.start(on_loading)
+            info = self._seats[0].engine.info
+            packed = info.packed_weights if info else ""
+            self._seats += [_Seat(self._make(number, packed)) for number in range(1, self._count)]
+            await asyncio.gather(*(seat.engine.start() for seat in self._seats[1:]))
+        except BaseException:
+            self._state = EngineState.FAILED
+            await asyncio.gather(*(seat.engine.stop() for seat in self._seats))
+            raise
+        self._state = EngineState.READY
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """Yields the outputs as Engine.generate does. One replica computes all tokens."""
+        self._require_living()
+        try:
+            async with asyncio.timeout(_seconds_left(request)):
+                chosen = await self._free_seat(request)
+        except TimeoutError:
+            yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
+            return
+        with self._seated(chosen) as seat:
+            async with aclosing(seat.engine.generate(request)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """Loads the adapter in all live replicas, or in none."""
+        self._require_living()
+        living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
+        try:
+            await asyncio.gather(*(engine.load_adapter(name, directory) for engine in living))
+        except BaseException:
+            self.unload_adapter(name)
+            raise
+
+    def unload_adapter(self, name: str) -> None:
+        for seat in self._seats:
+            seat.engine.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records the steps of the first replica."""
+        return await self._seats[0].engine.profile(order)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        if self._state is not EngineState.FAILED:
+            self._state = EngineState.STOPPED
+        for turn in self._queue:
+            turn.set()
+        await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
+
+    async def _free_seat(self, request: Request) -> _Seat:
+        """Waits for a seat, in order of arrival. Raises Unavailable as soon as no replica can ever serve."""
+        turn = asyncio.Event()
+        self._queue.append(turn)
+        try:
+            while self._queue[0] is not turn or not self._open():
+                self._require_living()
+                turn.clear()
+                with suppress(TimeoutError):  # no event says that a replica became ready or ended
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await turn.wait()
+            return self._router.place(request, self._open())
+        finally:
+            self._queue.remove(turn)
+            self._call_next()
+
+    def _require_living(self) -> None:
+        if self.state not in ALIVE:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+
+    def _open(self) -> list[_Seat]:
+        """Returns the ready replicas with room. If no replica is ready, with or without room, returns the restarting
+        ones with room."""
+        living = [(seat, seat.engine.state) for seat in self._seats]
+        best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
+        return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
+
+    @contextmanager
+    def _seated(self, seat: _Seat) -> Iterator[_Seat]:
+        seat.in_flight += 1
+        try:
+            yield seat
+        finally:
+            seat.in_flight -= 1
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Wakes the first request in the queue."""
+        if self._queue:
+            self._queue[0].set()
+
+
+def _seconds_left(request: Request) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+
+
+_SUMMED: Final = (
+    "running",
+    "waiting",
+    "blocks_total",
+    "blocks_free",
+    "blocks_cached",
+    "preemptions_total",
+    "steps_total",
+    "prefix_queried_tokens_total",
+    "prefix_hit_tokens_total",
+    "hopeless_total",
+    "draft_tokens_total",
+    "accepted_tokens_total",
+    "blocks_offloaded",
+    "restored_tokens_total",
+    "prefill_tokens_total",
+    "prefill",
+    "decode",
+)

@@ -1,0 +1,66 @@
+"""The heartbeat is a thread of the engine process. It says that the process lives while a long step runs.
+
+The thread needs the interpreter's lock. So it falls silent if native code keeps the lock forever, or if the process is
+frozen. While there is nothing to do, the thread sleeps without a timer. It knows no requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from service.engine.protocol.messages import Heartbeat
+
+
+class Pulse:
+    """Owns the heartbeat's thread. The engine's thread calls `begin` and `end` around each step; their cost is
+    negligible."""
+
+    def __init__(self, send: Callable[[Heartbeat], None], seconds: float, forecast: Callable[[], float | None]) -> None:
+        """The thread calls `send` about every `seconds`. During a step it also calls `forecast`, which returns the
+        seconds that the step takes, or None."""
+        self._send = send
+        self._seconds = seconds
+        self._forecast = forecast
+        self._began: float | None = None
+        self._busy = threading.Event()
+        self._resting = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Notes that a step begins."""
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        self._began = None
+
+    def work(self) -> None:
+        """Starts the heartbeats: there is work."""
+        if not self._busy.is_set():
+            self._resting.clear()
+            self._busy.set()
+
+    def rest(self) -> None:
+        """Stops the heartbeats: there is no work."""
+        if self._busy.is_set():
+            self._busy.clear()
+            self._resting.set()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._busy.wait()
+                if not self._resting.wait(self._seconds):
+                    self._send(self._beat())
+        except EOFError:  # the socket is closed; the engine's thread finds that out by itself
+            return
+
+    def _beat(self) -> Heartbeat:
+        began = self._began
+        if began is None:
+            return Heartbeat(0.0, None)
+        return Heartbeat(time.monotonic() - began, self._forecast())

@@ -1,0 +1,110 @@
+"""The tally turns what vLLM tells of its steps into the figures of an engine: the cost line, stats and step records.
+
+It knows numbers only, and no vLLM: the cost line learns from vLLM's steps as it does from our own, so that forecasts,
+deadlines and `Retry-After` go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from service.engine.protocol.messages import MAX_STEPS, EngineStats, StepRecord
+from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """What vLLM tells of one step: scheduled tokens and sequences by phase, and its scheduler's state after it."""
+
+    prefill_tokens: int = 0
+    prefill_sequences: int = 0
+    decode_tokens: int = 0
+    decode_sequences: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    queried: int = 0
+    hits: int = 0
+    preempted: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def sequences(self) -> int:
+        return self.prefill_sequences + self.decode_sequences
+
+
+class Tally:
+    """Learns from every step. Prompts that several steps compute are taken for one prompt after the other: vLLM does
+    not tell which tokens are whose."""
+
+    def __init__(self, blocks_total: int, token_budget: int) -> None:
+        self._blocks_total = blocks_total
+        self._token_budget = token_budget
+        self._cost = CostLine()
+        self._untold = deque[StepRecord](maxlen=MAX_STEPS)
+        self._last = StepFacts()
+        self._last_seconds = 0.0
+        self._prefilled = 0
+        self._steps = self._prefill_tokens = self._queried = self._hits = self._preemptions = 0
+
+    def observe(self, facts: StepFacts, kv_tokens: int, has_first_token: bool, seconds: float) -> None:
+        """Takes a step that computed something. `kv_tokens` is the context of the sequences that decode;
+        `has_first_token` says whether a prompt has come to its end."""
+        self._last, self._last_seconds = facts, seconds
+        self._queried += facts.queried
+        self._hits += facts.hits
+        self._preemptions += facts.preempted
+        if not facts.tokens:
+            return
+        self._steps += 1
+        self._prefill_tokens += facts.prefill_tokens
+        attention = chunk_attention(self._prefilled, facts.prefill_tokens) if facts.prefill_tokens else 0.0
+        self._prefilled = 0 if has_first_token else self._prefilled + facts.prefill_tokens
+        self._cost.observe(Work(facts.tokens, kv_tokens, attention), seconds)
+        self._untold.append(StepRecord(facts.tokens, facts.sequences, self._cost.last_prediction, seconds))
+
+    def rest(self) -> None:
+        """Notes that no request is left: vLLM tells nothing of a step that only ends them. The last step's size
+        stays."""
+        self._last = replace(self._last, running=0, waiting=0, kv_usage=0.0)
+
+    def take_steps(self) -> tuple[StepRecord, ...]:
+        untold = tuple(self._untold)
+        self._untold.clear()
+        return untold
+
+    def forecast_seconds(self, kv_tokens: int, waiting: Iterable[int]) -> float | None:
+        """Returns a forecast of a step that decodes behind `kv_tokens`, with as much of the `waiting` prompts as it may
+        hold; None while too few steps were measured, or none was so large."""
+        prefill = min(sum(waiting), self._token_budget)
+        if not self._cost.is_measured or prefill > self._cost.trusted_tokens:
+            return None
+        return self._cost.predict(Work(prefill + self._last.decode_sequences, kv_tokens, chunk_attention(0, prefill)))
+
+    def stats(self, waiting: Iterable[int], hopeless: int = 0) -> EngineStats:
+        """Returns a snapshot. `waiting` are the lengths of the prompts without a first token."""
+        last, used = self._last, round(self._last.kv_usage * self._blocks_total)
+        return EngineStats(
+            running=last.running,
+            waiting=last.waiting,
+            blocks_total=self._blocks_total,
+            blocks_free=self._blocks_total - used,
+            preemptions_total=self._preemptions,
+            steps_total=self._steps,
+            prefix_queried_tokens_total=self._queried,
+            prefix_hit_tokens_total=self._hits,
+            step_seconds=self._last_seconds,
+            step_tokens=last.tokens,
+            step_sequences=last.sequences,
+            token_budget=self._token_budget,
+            cost=self._cost.coefficients,
+            cost_error=self._cost.error,
+            backlog_seconds=sum(self._cost.prefill_seconds(each, chunk_attention(0, each)) for each in waiting),
+            hopeless_total=hopeless,
+            prefill_tokens_total=self._prefill_tokens,
+        )

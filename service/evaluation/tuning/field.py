@@ -1,0 +1,106 @@
+"""The field is the set of candidates: precision x batch limits x threads x replicas. It is arithmetic; it measures
+nothing.
+
+A limit that the load never reaches chooses nothing. So of all values that are at least the load's reach there is one:
+
+    values   2   4   8 │ 16  32  64 ...        reach: 11 sequences at once
+             lower ◀───┘  └─▶ one: the present one if it is among them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from models.manifest import Manifest
+from models.repository.repository import Repository
+from service.evaluation.tuning.candidate import Candidate
+from service.settings import MAX_REPLICAS
+
+LEAST_SEQS: Final = 2
+LEAST_TOKENS: Final = 64
+SEQS_RATIO: Final = 2
+TOKENS_RATIO: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How fine a field is: the number of lower values of each limit."""
+
+    name: str
+    seqs: int
+    tokens: int
+
+
+GRAINS: Final = (Grain("fine", 2, 2), Grain("middle", 1, 1), Grain("coarse", 1, 0), Grain("bare", 0, 0))
+"""The finest first. The last one has precision, threads and replicas alone: they matter most (docs/log.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The most that a load has in one step: sequences, and tokens of their prompts."""
+
+    seqs: int
+    tokens: int
+
+
+def field(
+    present: Candidate, versions: list[Manifest], reach: Reach, grain: Grain, cores: int | None
+) -> list[Candidate]:
+    """Returns the candidates, the present one first. `cores` is None where engines run on a GPU: then threads and
+    replicas stay as they are."""
+    found = [
+        Candidate(version.reference, version.precision, seqs, tokens, threads, replicas)
+        for version in versions
+        for threads, replicas in shapes(present, cores)
+        for seqs in ladder(present.max_num_seqs, reach.seqs, LEAST_SEQS, SEQS_RATIO, grain.seqs)
+        for tokens in ladder(present.max_num_batched_tokens, reach.tokens, LEAST_TOKENS, TOKENS_RATIO, grain.tokens)
+    ]
+    return list(dict.fromkeys([present, *found]))
+
+
+def ladder(present: int, reach: int, least: int, ratio: int, steps: int) -> list[int]:
+    """Returns values of a limit: the highest first, which never binds, then at most `steps` that do, and the present
+    one."""
+    top = least
+    while top < reach:
+        top *= 2
+    lower = [top // ratio**step for step in range(1, steps + 1)]
+    unbound = present if present >= reach else top
+    values = [unbound, *(value for value in lower if least <= value < reach), present]
+    return list(dict.fromkeys(values))
+
+
+def shapes(present: Candidate, cores: int | None) -> list[tuple[int, int]]:
+    """Returns pairs of threads and replicas that use all cores, or half of them: the API process needs some too."""
+    found = [(present.threads, present.replicas)]
+    for used in () if cores is None else (cores, *((cores // 2,) if cores > 1 else ())):
+        replicas = 1
+        while replicas <= min(used, MAX_REPLICAS):
+            found.append((used // replicas, replicas))
+            replicas *= 2
+    return list(dict.fromkeys(found))
+
+
+def family(repository: Repository, manifest: Manifest) -> list[Manifest]:
+    """Returns the version and its conversions: those of the same weights in other precisions, with the newest of each
+    precision. A version with an adapter has none."""
+    if manifest.has_adapter:
+        return [manifest]
+    known = {each.reference: each for each in repository.versions(manifest.name)}
+    root = _root(manifest, known)
+    found = {manifest.precision: manifest}
+    for each in reversed(list(known.values())):
+        if not each.has_adapter and _root(each, known) == root:
+            found.setdefault(each.precision, each)
+    return list(found.values())
+
+
+def _root(manifest: Manifest, known: dict[str, Manifest]) -> str:
+    """Returns the digest of the version that all conversions go back to, also where that one is deleted."""
+    while manifest.is_conversion:
+        parent = known.get(manifest.lineage.parent or "")
+        if parent is None or parent.digest != manifest.lineage.parent_digest:
+            return manifest.lineage.parent_digest or ""
+        manifest = parent
+    return manifest.digest

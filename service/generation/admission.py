@@ -1,0 +1,134 @@
+"""Admission decides which requests enter, when a refused client should come back, and which ends are no answer. It
+knows forecasts as numbers; no engine and no text."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from service.engine.protocol.messages import EngineStats, FinishReason
+from service.errors import DeadlineExceeded, GenerationFailed, Overloaded, Unavailable
+from service.generation.answer import Answer
+from service.generation.request import GenerationRequest
+from service.generation.token_delta import TokenDelta
+
+MEASURED_ENDS: Final = 256
+MEASURED_SECONDS: Final = 60.0
+UNMEASURED_RETRY_SECONDS: Final = 5
+LONGEST_RETRY_SECONDS: Final = 120
+HEADROOM: Final = 0.1
+
+
+class Admission:
+    """Admission bounds how many sequences wait or run by a fixed number of places. A refusal's `retry_after` is the
+    time until a tenth of them is free at the present rate, so that clients that come back together find room."""
+
+    def __init__(
+        self,
+        places: int,
+        clock: Callable[[], float] = time.monotonic,
+        refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`refused` is called with the error's code for each refusal."""
+        self.places = places
+        self._refused = refused
+        self.in_progress = 0
+        self._clock = clock
+        self._ends: deque[float] = deque(maxlen=MEASURED_ENDS)
+
+    @contextmanager
+    def entered(self, count: int) -> Iterator[None]:
+        """Holds `count` places until the block ends. Raises Overloaded, and then takes none."""
+        self.enter(count)
+        try:
+            yield
+        finally:
+            self.leave(count)
+
+    def enter(self, count: int) -> None:
+        """Takes `count` places; `leave` gives them back. Raises Overloaded, and then takes none."""
+        self.require(count)
+        self.in_progress += count
+
+    def require(self, count: int) -> None:
+        """Raises Overloaded where `count` places are not free now."""
+        if self.in_progress + count > self.places:
+            self._refused(Overloaded.code)
+            raise Overloaded(
+                f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
+                "send it again after Retry-After, or set DOSIRAK_MAX_IN_PROGRESS higher",
+                retry_after=self.retry_after(count),
+                in_progress=self.in_progress,
+                max_in_progress=self.places,
+            )
+
+    def leave(self, count: int) -> None:
+        self.in_progress -= count
+        self._ends.extend([self._clock()] * count)
+
+    def retry_after(self, count: int) -> int:
+        """Returns the whole seconds until `count` places and the headroom are free, at the rate at which sequences
+        ended in the last minute."""
+        now = self._clock()
+        recent = [end for end in self._ends if now - end <= MEASURED_SECONDS]
+        if len(recent) < 2 or now <= recent[0]:
+            return UNMEASURED_RETRY_SECONDS
+        rate = len(recent) / (now - recent[0])
+        wanted = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
+        return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(wanted / rate)))
+
+
+@contextmanager
+def refusals(told: Callable[[str], None]) -> Iterator[None]:
+    """Calls `told` with the code of an error that refuses a request before an engine has it, for want of a version that
+    serves or of time."""
+    try:
+        yield
+    except (DeadlineExceeded, Unavailable) as error:
+        told(error.code)
+        raise
+
+
+def refuse_late(request: GenerationRequest, stats: EngineStats, now: float) -> None:
+    """Raises DeadlineExceeded when the deadline passes before the earlier requests have their first tokens, even if the
+    forecast is wrong by its usual error. The engine knows how much of this prompt is cached: it adds the prompt's own
+    time and ends the request at its next step where that is too late."""
+    doubt = max(0.0, 1 - stats.cost_error)
+    if request.deadline is not None and now + stats.backlog_seconds * doubt > request.deadline:
+        raise too_late(request, stats.backlog_seconds)
+
+
+def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExceeded:
+    """Returns the error for a deadline that cannot be met. It has a `retry_after`, from the forecast, where other
+    requests were the cause."""
+    return DeadlineExceeded(
+        f"No token was ready within deadline_ms = {request.deadline_ms}: "
+        "allow more time, shorten the prompt, or try later",
+        param="deadline_ms",
+        retry_after=backlog_seconds or None,
+        deadline_ms=request.deadline_ms or 0,
+        backlog_ms=round(backlog_seconds * 1000),
+    )
+
+
+def refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
+    """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
+    if delta.finish_reason is FinishReason.ABORT:
+        raise Unavailable(
+            "The answer was cut: the server is stopping, or the engine process died and its engine cannot go on with "
+            "frequency_penalty or presence_penalty; send the request again",
+            retry_after=1,
+        )
+    if answer.completion_tokens:
+        return
+    if delta.finish_reason is FinishReason.DEADLINE:
+        raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
+    if delta.finish_reason is FinishReason.ERROR:
+        raise GenerationFailed(
+            "The model gave no usable probabilities for this prompt, or the grammar could not be followed; change the "
+            "prompt, the grammar or the model"
+        )

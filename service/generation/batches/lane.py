@@ -1,0 +1,207 @@
+"""The lane works on batches, one after the other, oldest first. It stops with the server and goes on after a start.
+
+The module knows rows, contents and journals; what answers a line, and how busy the server is, it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from models.errors import RepositoryError
+from service.errors import Conflict, DosirakError, NotFound
+from service.generation.batches.answering import Answer, Encode
+from service.generation.batches.journal import Journal, JournalInUse
+from service.generation.batches.room import Load, Moment, wait_seconds
+from service.generation.batches.run import BatchRun, Means
+from service.storage.files.contents import Contents
+from service.storage.files.files import Files
+from service.storage.sessions import OPEN, BatchClaim, StoredBatch
+from service.tasks import BackgroundTasks, cancelled
+
+if TYPE_CHECKING:
+    from service.storage.sessions import SessionStore
+
+ANSWER_BATCHES: Final = "answer_batches"
+IDLE_SECONDS: Final = 2.0
+RENEW_SECONDS: Final = 0.5
+_JOURNAL: Final = ".journal"
+MOST_DEFECTS: Final = 5
+"""A batch that shows a defect of this service so often fails: others wait behind it."""
+TAKE_OVER: Final = timedelta(minutes=5)
+"""How long a batch waits for the instance with its answers so far, before another one answers all its lines again."""
+LOST_SECONDS: Final = 5.0
+"""A claim that could not be renewed for so long is given up, a second before others may have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookout:
+    """What the lane sees of the server. `observe` counts a line by its result, `tell` gets the batches by status."""
+
+    load: Callable[[], Load]
+    is_stopping: Callable[[], bool]
+    observe: Callable[[str], None] = lambda result: None
+    tell: Callable[[Mapping[str, int]], None] = lambda counts: None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """`seats` of an engine, the longest backlog of clients in seconds beside which lines begin, the largest line."""
+
+    seats: int
+    longest_backlog: float
+    line_bytes: int
+
+
+class Lane:
+    """The event loop owns the lane. `endpoints` are the routes whose requests a batch may hold."""
+
+    def __init__(
+        self,
+        store: Callable[[], Awaitable[SessionStore]],
+        files: Files,
+        journals: Contents,
+        answer: tuple[Answer, Encode],
+        lookout: Lookout,
+        limits: LaneLimits,
+        endpoints: tuple[str, ...],
+    ) -> None:
+        self.endpoints = endpoints
+        self._store = store
+        self._files, self._journals = files, journals
+        self._answer, self._encode = answer
+        self._lookout = lookout
+        self._limits = limits
+        self._woken = asyncio.Event()
+        self._defects = Counter[str]()
+        self._client_at = self._begun_at = float("-inf")
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        tasks.keep(ANSWER_BATCHES, self._pass)
+
+    def wake(self) -> None:
+        """Tells of a new batch."""
+        self._woken.set()
+
+    async def _pass(self) -> None:
+        """Works on one batch, or waits for one."""
+        if self._lookout.is_stopping():
+            await asyncio.sleep(IDLE_SECONDS)
+            return
+        self._woken.clear()
+        store = await self._store()
+        await self._sweep(store)
+        brought = await self._files.brought()
+
+        def is_ours(batch: StoredBatch) -> bool:
+            return self._is_ours(batch, batch.input_file_id in brought, store.now())
+
+        claim = await store.batches.claim(secrets.token_urlsafe(16), is_ours)
+        self._lookout.tell(await store.batches.present())
+        if claim is None:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+        else:
+            await self._work_on(store, claim)
+
+    def _is_ours(self, batch: StoredBatch, can_bring: bool, now: datetime) -> bool:
+        """Returns whether this instance may work on the batch: where it alone has the file, where nobody has begun, and
+        where whoever has begun, and so has answers in a journal, shows no sign of life for TAKE_OVER."""
+        if batch.expires_at <= now:
+            return True
+        if not can_bring:
+            return self._files.contents.has(batch.input_file_id)
+        is_begun = batch.status != "validating" and not self._journals.has(f"{batch.id}{_JOURNAL}")
+        return not is_begun or batch.lease_until + TAKE_OVER <= now
+
+    async def _work_on(self, store: SessionStore, claim: BatchClaim) -> None:
+        path = self._journals.path(f"{claim.batch.id}{_JOURNAL}")
+        try:
+            journal = await asyncio.to_thread(Journal, path)
+        except JournalInUse:  # another process of this machine, whose claim has run out, still works
+            await store.batches.release(claim)
+            await asyncio.sleep(IDLE_SECONDS)
+            return
+        run = BatchRun(claim, journal, self._means(store))
+        working = asyncio.create_task(run.work())
+        renewing = asyncio.create_task(self._renew(store, claim, run))
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            run.stop()
+            await working
+        except (Conflict, NotFound):
+            return  # another instance has the batch, or its owner was erased
+        except (DosirakError, RepositoryError, OSError):
+            raise  # the database, the store or the disk: a later pass goes on
+        except Exception:
+            self._defects[claim.batch.id] += 1
+            if self._defects[claim.batch.id] >= MOST_DEFECTS:
+                await run.give_up()
+            raise
+        finally:
+            await cancelled((working, renewing))
+            try:
+                await asyncio.to_thread(journal.close)
+            finally:
+                await store.batches.release(claim)
+        if run.batch.status not in OPEN:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            self._lookout.tell(await store.batches.present())
+
+    async def _renew(self, store: SessionStore, claim: BatchClaim, run: BatchRun) -> None:
+        """Renews the claim while it can be renewed, and tells the run what has become of the batch."""
+        renewed = time.monotonic()
+        while time.monotonic() - renewed < LOST_SECONDS:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                now = await store.batches.renew(claim, *run.counts)
+            except (Conflict, NotFound):
+                return
+            except DosirakError:
+                continue
+            renewed = time.monotonic()
+            if now.status == "cancelling":
+                run.batch = now
+
+    async def _sweep(self, store: SessionStore) -> None:
+        """Removes the journals of batches that are not open: of owners that were erased. A journal is younger than its
+        batch's row, so what is looked at first cannot be of a batch that is not known yet."""
+        if present := await asyncio.to_thread(self._journals.ids):
+            known = await store.batches.open_ids()
+            for name in present:
+                if name.removesuffix(_JOURNAL) not in known:
+                    await asyncio.to_thread(self._journals.remove, name)
+
+    def _wait_seconds(self, in_flight: int) -> float:
+        """Returns 0 where one more line may begin, and counts it as begun; else the seconds until the next look."""
+        load, now = self._lookout.load(), time.monotonic()
+        if load.clients:
+            self._client_at = now
+        limits, since = self._limits, (now - self._client_at, now - self._begun_at)
+        wait = wait_seconds(Moment(load, in_flight, limits.seats, limits.longest_backlog, *since))
+        if not wait:
+            self._begun_at = now
+        return wait
+
+    def _means(self, store: SessionStore) -> Means:
+        lookout = self._lookout
+        return Means(
+            store,
+            self._files,
+            self._answer,
+            self._encode,
+            self._wait_seconds,
+            store.now,
+            lookout.is_stopping,
+            lookout.observe,
+            self._limits.line_bytes,
+        )

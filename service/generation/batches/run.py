@@ -1,0 +1,226 @@
+"""A run is one instance's work on one batch: it validates the file, answers each line once, and writes the outputs.
+
+Every step can be repeated: a run that is killed leaves the batch's status and the journal, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from service.errors import NotFound
+from service.generation.batches.answering import Answer, Asked, Encode, Reply
+from service.generation.batches.journal import Entry, Journal
+from service.generation.batches.lines import Line, Wrong, check, numbered, parsed
+from service.generation.batches.room import LOOK_SECONDS
+from service.storage.files.files import OUTPUT, Files
+from service.storage.sessions import BatchClaim, StoredFile
+from service.tasks import cancelled
+
+if TYPE_CHECKING:
+    from service.storage.sessions import SessionStore
+
+READ_AHEAD: Final = 32
+MOST_TRIES: Final = 12
+LONGEST_PAUSE_SECONDS: Final = 30.0
+UNANSWERED: Final = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "This request was not executed, because the batch was cancelled.",
+}
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a run works with. `wait_seconds` is 0 where one more line begins now beside so many in flight; else it is
+    the time until the next look."""
+
+    store: SessionStore
+    files: Files
+    answer: Answer
+    encode: Encode
+    wait_seconds: Callable[[int], float]
+    now: Callable[[], datetime]
+    is_stopping: Callable[[], bool]
+    observe: Callable[[str], None]
+    most_line_bytes: int
+
+
+class BatchRun:
+    """The event loop owns a run. `stop` lets `work` return at its next look."""
+
+    def __init__(self, claim: BatchClaim, journal: Journal, means: Means) -> None:
+        self._claim = claim
+        self.batch = claim.batch
+        self._journal = journal
+        self._means = means
+        self._path: Path = means.files.contents.path(claim.batch.input_file_id)
+        self._pending: list[Entry] = []
+        self._writing = asyncio.Lock()
+        self._stopped = False
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Returns how many lines have succeeded and failed, durably."""
+        return self._journal.count(succeeded=True), self._journal.count(succeeded=False)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    async def work(self) -> None:
+        """Does what is left of the batch; returns early where the server stops or the claim is lost. Raises Conflict
+        where the claim is lost, NotFound where the batch is gone."""
+        if not await self._means.files.has(self.batch.owner, self.batch.input_file_id):
+            await self._fail([Wrong("input_file_missing", "The content of the input file is not there any more")])
+        if self.batch.status == "validating":
+            await self._validate()
+        if self.batch.status == "in_progress":
+            await self._answer_all()
+        if self.batch.status in ("finalizing", "cancelling"):
+            await self._finish()
+
+    async def give_up(self) -> None:
+        """Ends a batch that this service cannot work on."""
+        await self._fail([Wrong("server_error", "The server failed on this batch; its log has the reason")])
+
+    async def _validate(self) -> None:
+        endpoint, most = self.batch.facts.endpoint, self._means.most_line_bytes
+        total, wrong = await asyncio.to_thread(check, self._path, endpoint, most)
+        if wrong:
+            await self._fail(wrong)
+        else:
+            await self._advance("in_progress", total=total)
+
+    async def _fail(self, wrong: list[Wrong]) -> None:
+        await self._advance("failed", errors=[each.shown() for each in wrong])
+
+    async def _answer_all(self) -> None:
+        """Answers lines while there are some and there is time, then goes on to `finalizing`."""
+        running = set[asyncio.Task[None]]()
+        lines = self._unanswered()
+        ahead: list[tuple[int, Line]] = []
+        is_read = False
+        try:
+            while not self._must_end():
+                if not ahead and not is_read:
+                    ahead = await asyncio.to_thread(lambda: list(islice(lines, READ_AHEAD)))
+                    is_read = not ahead
+                wait = self._means.wait_seconds(len(running)) if ahead else LOOK_SECONDS
+                if not wait:
+                    running.add(asyncio.create_task(self._line(*ahead.pop(0))))
+                if is_read and not running:
+                    break
+                running = await self._after(wait, running)
+        finally:
+            await cancelled(running)
+            async with self._writing:  # a thread may still write
+                pass
+        if not (self._stopped or self._means.is_stopping()) and self.batch.status == "in_progress":
+            await self._advance("finalizing")
+
+    async def _after(self, seconds: float, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Waits, less long where a line ends. Returns the tasks that go on; raises what a task has raised."""
+        if not running:
+            await asyncio.sleep(seconds)
+            return running
+        done, rest = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+        return rest
+
+    def _must_end(self) -> bool:
+        late = self._means.now() >= self.batch.expires_at
+        return late or self._stopped or self._means.is_stopping() or self.batch.status != "in_progress"
+
+    def _unanswered(self) -> Iterator[tuple[int, Line]]:
+        for number, raw in numbered(self._path, self._means.most_line_bytes):
+            if number not in self._journal:
+                yield number, parsed(raw)
+
+    async def _line(self, number: int, line: Line) -> None:
+        """Answers a line and keeps its answer. A response that a later request would not get is asked for again."""
+        facts = self.batch.facts
+        asked = Asked(self.batch.owner, facts.endpoint, bytes(line.body), f"{self.batch.id}:{number}")
+        for tries in range(MOST_TRIES):
+            reply = await self._means.answer(asked)
+            if reply.retry_after is None:
+                break
+            await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, max(reply.retry_after, 0.1 * 2**tries)))
+        succeeded = 200 <= reply.status < 300
+        self._pending.append(Entry(number, succeeded, self._means.encode(self._output(number, line, reply))))
+        async with self._writing:  # one write for all that ended during the one before
+            if self._pending:
+                taken, self._pending = self._pending, []
+                await asyncio.shield(asyncio.to_thread(self._journal.append, taken))
+        self._means.observe("completed" if succeeded else "failed")
+
+    def _output(self, number: int, line: Line, reply: Reply) -> dict[str, Any]:
+        response = {"status_code": reply.status, "request_id": reply.request_id, "body": msgspec.Raw(reply.body)}
+        return {"id": self._id(number), "custom_id": line.custom_id, "response": response, "error": None}
+
+    def _id(self, number: int) -> str:
+        return f"batch_req_{_digest(self.batch.id, str(number))}"
+
+    async def _finish(self) -> None:
+        """Writes the output files, and ends the batch. Their ids come from the batch's, so that a second try makes no
+        other files."""
+        has_all = sum(self.counts) == self.batch.facts.total
+        status = "cancelled" if self.batch.status == "cancelling" else "completed" if has_all else "expired"
+        code = "batch_cancelled" if status == "cancelled" else "batch_expired"
+        output = await self._file("output", lambda: (text for _, text in self._journal.outputs(succeeded=True)))
+        errors = await self._file("error", lambda: self._errors(code))
+        completed, failed = self.counts
+        changes: dict[str, Any] = {"completed": completed, "failed": failed}
+        changes |= {"output_file_id": output.id if output else None, "error_file_id": errors.id if errors else None}
+        files = [file for file in (output, errors) if file is not None]
+        try:
+            self.batch = await self._means.store.batches.end(self._claim, status, files, **changes)
+        except NotFound:  # no row will ever name these contents
+            for file in files:
+                await self._means.files.forget(file.id, file.sha256)
+            raise
+        self._tell()
+
+    def _errors(self, code: str) -> Iterator[bytes]:
+        """Yields the lines of the error file: failed requests, then those that were not executed."""
+        yield from (text for _, text in self._journal.outputs(succeeded=False))
+        if self.batch.facts.total:
+            for number, line in self._unanswered():
+                error = {"code": code, "message": UNANSWERED[code]}
+                fields = {"id": self._id(number), "custom_id": line.custom_id, "response": None, "error": error}
+                yield self._means.encode(fields)
+
+    async def _file(self, kind: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile | None:
+        """Writes the content of an output file. Returns its row, which is not stored yet; None where the file would be
+        empty."""
+        id, files = f"file-{_digest(self.batch.id, kind)}", self._means.files
+        size, sha256 = await asyncio.to_thread(lambda: files.contents.write(id, lines()))
+        if not size:
+            await files.forget(id, None)
+            return None
+        shared = await files.share(id, sha256)
+        now = self._means.now()
+        expires_at = now + timedelta(seconds=self.batch.facts.output_seconds)
+        return StoredFile(id, OUTPUT, f"{self.batch.id}_{kind}.jsonl", size, now, expires_at, shared)
+
+    async def _advance(self, status: str, **changes: Any) -> None:
+        self.batch = await self._means.store.batches.advance(self._claim, status, **changes)
+        self._tell()
+
+    def _tell(self) -> None:
+        facts = self.batch.facts
+        counts = {"total": facts.total, "completed": facts.completed, "failed": facts.failed}
+        log.info("batch", batch=self.batch.id, status=self.batch.status, endpoint=facts.endpoint, **counts)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]

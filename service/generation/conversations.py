@@ -1,0 +1,289 @@
+"""Conversations turns stored sessions into prompts: the history becomes the prompt's chat, and the answer is stored
+before its last delta goes out.
+
+    lock the session ─▶ history ─▶ a request over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
+
+Turns that are sent to one session at the same time wait for each other. Where another writer has changed the session
+meanwhile, the answer is not stored and its client gets a Conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from service.context.options import ContextOptions
+from service.context.partition import SYSTEM_POSITION
+from service.context.policies import POLICIES, Policy
+from service.context.prompt import Chat
+from service.context.stored_receipt import SYSTEM
+from service.context.trimming import Past
+from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
+from service.generation.answer import Answer
+from service.generation.request import GenerationRequest, SessionTurn
+from service.generation.session_cuts import cut_of, cut_position, numbers_before
+from service.generation.stored_messages import message_of, new_messages, open_calls, reply_of
+from service.storage.sessions import (
+    Answered,
+    Done,
+    History,
+    NewMessage,
+    NewTurn,
+    Part,
+    Session,
+    UnusableDatabase,
+    check_results,
+    new_message_id,
+)
+from service.tasks import BackgroundTasks
+from service.text.messages import Message
+
+if TYPE_CHECKING:
+    from service.storage.sessions import SessionStore
+
+DEFAULT_POLICY: Policy = "window"
+log = structlog.get_logger(__name__)
+RETRY_SECONDS = 1.0
+SWEEP_SECONDS = 600.0
+EXPIRE_SESSIONS = "expire_sessions"
+CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
+"""Policies that never read turns before the cut again, except turns that stay."""
+NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
+
+
+class Conversations:
+    """The event loop owns `Conversations`. It opens the store at the first use, and tries again after a failed
+    opening."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[SessionStore]],
+        sweep_seconds: float = SWEEP_SECONDS,
+        tasks: BackgroundTasks | None = None,
+    ) -> None:
+        self._open = open_store
+        self._sweep_seconds = sweep_seconds
+        self._tasks = tasks or BackgroundTasks()
+        self._store: SessionStore | None = None
+        self._opening = asyncio.Lock()
+        self._failed_at = float("-inf")
+        self._unusable: str | None = None
+
+    @property
+    def unusable(self) -> str | None:
+        """Returns why the database cannot be used until an operator acts, and what to do. Returns None where the
+        database works, was not tried yet, or is out of reach for now."""
+        return self._unusable
+
+    async def store(self) -> SessionStore:
+        """Returns the store. Raises Unavailable while the database cannot be opened; it is tried once a second for all
+        callers."""
+        async with self._opening:
+            if self._store is None:
+                if time.monotonic() - self._failed_at < RETRY_SECONDS:
+                    raise self._refusal()
+                try:
+                    self._store, self._unusable = await self._open(), None
+                except Exception as error:
+                    self._failed_at = time.monotonic()
+                    self._unusable = _cause(error)
+                    raise self._refusal() from None
+            return self._store
+
+    def _refusal(self) -> Unavailable:
+        return Unavailable(self._unusable or NO_DATABASE, retry_after=RETRY_SECONDS)
+
+    def start(self) -> None:
+        """Opens the database now, so that readiness reports a database that cannot be used; from now on removes expired
+        rows at intervals."""
+        self._tasks.keep(EXPIRE_SESSIONS, self._sweep)
+
+    async def stop(self) -> None:
+        await self._tasks.stop([EXPIRE_SESSIONS])
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def _sweep(self) -> None:
+        """Makes one pass. While the database cannot be used, a pass only checks whether it can be used again."""
+        with suppress(DosirakError):
+            await self.store()
+        if self._unusable:
+            await asyncio.sleep(RETRY_SECONDS)
+            return
+        await asyncio.sleep(self._sweep_seconds)
+        await (await self.store()).sweep()
+
+    @asynccontextmanager
+    async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
+        """Holds the session for this turn until the block ends. Raises NotFound, Stale, QuotaExceeded,
+        InvalidRequest."""
+        store, new = await self.store(), new_messages(turn)
+        async with store.turn_lock(turn.owner, turn.session):
+            history = await _read(store, turn, new, request.context)
+            yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
+
+    async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
+        """Returns the request that the turn would make now, without taking the turn."""
+        store, new = await self.store(), new_messages(turn)
+        return _asked(request, await _read(store, turn, new, request.context), turn, new)
+
+    async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
+        """Returns the same request for the version with this digest. Where the chat's numbers are another version's
+        tokens, the request has all messages of the chat and no numbers. Raises Conflict where the session has changed
+        since it was read."""
+        turn, source = request.turn, request.source
+        if turn is None or not isinstance(source, Chat) or source.past.before is None:
+            return request
+        if source.past.before.digest == digest:
+            return request
+        store, revision = await self.store(), turn.expected_revision
+        ids = source.named[len(source.named) - len(turn.messages) :]
+        new = tuple(replace(each, id=id) for each, id in zip(new_messages(turn), ids, strict=True))
+        with _told_of_changes():
+            history = await store.history(turn.owner, turn.session, revision)
+        history = history if new else _without_last_reply(history)
+        return _asked(request, history, turn, new, with_numbers=False)
+
+
+def _cause(error: Exception) -> str | None:
+    """Returns why the database cannot be used, for errors that a retry does not mend; else None."""
+    match error:
+        case Unavailable() | OSError():
+            return None
+        case UnusableDatabase() | ValueError():
+            return f"The database of sessions cannot be used: {error}"
+        case ImportError():
+            return f"The database of sessions needs the Python package {error.name}: install it, then start again"
+        case _:
+            log.error("session_database_unusable", exc_info=error)
+            return "The database of sessions cannot be opened: its log says why; set DOSIRAK_DATABASE_URL to another"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """An open turn holds its session. `request` is what the engine is to answer; where the turn has no new messages,
+    the answer replaces the last reply."""
+
+    _store: SessionStore
+    _turn: SessionTurn
+    _session: Session
+    _new: tuple[NewMessage, ...]
+    request: GenerationRequest
+
+    async def keep(self, answer: Answer, done: Done | None = None) -> None:
+        """Stores the turn durably, and `done` with it. Raises Conflict where another writer has changed the session
+        meanwhile."""
+        receipt = answer.receipt
+        best = answer.best[0]
+        answered = Answered(
+            receipt.to_stored(),
+            answer.manifest.reference,
+            answer.manifest.version,
+            answer.manifest.short_digest,
+            dict(answer.usage()),
+            answer.finish_reason.value,
+            answer.request.id,
+        )
+        reply = reply_of(best, answered, self._turn.ids[-1] if self._turn.ids else new_message_id())
+        cut = cut_of(answer)
+        owner, session, revision = self._turn.owner, self._session.id, self._session.revision
+        with _told_of_changes():
+            if self._new:
+                await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
+            else:
+                await self._store.replace_last_reply(owner, session, reply, revision, cut=cut, done=done)
+
+
+async def _read(
+    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], given: ContextOptions | None
+) -> History:
+    """Returns the session, and the messages before the turn that may be sent; for an inspection all of them."""
+    owner, session, revision = turn.owner, turn.session, turn.expected_revision
+    options = given or ContextOptions()
+
+    def wanted(found: Session) -> Part | None:
+        policy = options.policy or _policy(found)
+        before = numbers_before(found, policy)
+        if before is None or policy not in CUT_FOR_GOOD or options.inspect:
+            return None
+        return Part(cut_position(found), before.systems, policy == "middle", options.pin)
+
+    if new:
+        history = await store.check_turn(owner, session, new, revision, wanted)
+        check_results(open_calls(history.messages), new, turn.places)
+        return history
+    return _without_last_reply(await store.history(owner, session, revision, wanted))
+
+
+def _asked(
+    request: GenerationRequest,
+    history: History,
+    turn: SessionTurn,
+    new: tuple[NewMessage, ...],
+    *,
+    with_numbers: bool = True,
+) -> GenerationRequest:
+    """Returns the same request over the whole chat, with the session's model and policy where the request names
+    none."""
+    session, stored = history.session, history.messages
+    options = request.context or ContextOptions()
+    options = replace(options, policy=options.policy or _policy(session))
+    pins = (*options.pin, *(message.id for message in stored if message.pinned))
+    is_cut = (session.cut or {}).get("policy") == options.policy
+    cut = next((each.id for each in stored if is_cut and each.position == cut_position(session)), "")
+    before = numbers_before(session, options.chosen) if cut and with_numbers else None
+    chat = _chat(history, turn, new, Past(cut, before))
+    return replace(
+        request,
+        source=chat,
+        model=request.model or session.model,
+        context=replace(options, pin=tuple(dict.fromkeys(pins))),
+        turn=replace(turn, expected_revision=session.revision),
+    )
+
+
+def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past: Past) -> Chat:
+    session, stored = history.session, history.messages
+    text = turn.system or session.system
+    system = [Message("system", text)] if text else []
+    said = [message_of(each) for each in stored]
+    first = history.next_position
+    return Chat(
+        (*system, *said, *turn.messages),
+        (*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)),
+        past,
+        (
+            *([SYSTEM_POSITION] if system else []),
+            *(message.position for message in stored),
+            *range(first, first + len(new)),
+        ),
+        history.others,
+    )
+
+
+@contextmanager
+def _told_of_changes() -> Iterator[None]:
+    try:
+        yield
+    except Stale:
+        raise Conflict("Another writer changed the session while this answer was made: send the turn again") from None
+
+
+def _policy(session: Session) -> Policy:
+    return next((policy for policy in POLICIES if policy == session.policy), DEFAULT_POLICY)
+
+
+def _without_last_reply(history: History) -> History:
+    stored = history.messages
+    if not stored or stored[-1].role != "assistant":
+        raise Conflict("The session's last message is not an answer: send a message to get one")
+    if len(stored) < 2:
+        raise InvalidRequest("The session holds no question to answer again", param="session_id")
+    return replace(history, messages=stored[:-1])

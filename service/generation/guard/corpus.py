@@ -1,0 +1,141 @@
+"""This module hashes protected texts as n-grams, and finds copies of them in a text that grows. It knows no actions.
+
+    text     "Ärger  macht\\nmüde."      letters and digits only, decomposed, folded: "argermachtmude"
+    n-grams  every 32 of these units that end where a character ends, hashed with the file's own key
+
+The scanner finds a copy of 34 units or more, except at most two units at its beginning, in any case, spacing,
+punctuation and accents: about six English words or thirteen Korean syllables (a syllable is two or three units).
+Shorter n-grams would match common phrases; longer n-grams would miss longer copies.
+
+The file holds a keyed hash of 64 bits for each n-gram. The hashes cannot be read back; but a holder of the file can
+test guesses, and go on letter by letter from a known passage, so the file is as private as a password file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from service.errors import InvalidRequest
+from service.generation.guard.rules import Span
+
+UNITS: Final = 32
+_VERSION: Final = 1
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 8
+
+
+@cache
+def fold(character: str) -> str:
+    """Returns a character's units; none for a character that is neither a letter nor a digit. Each character is folded
+    by itself, so that a text can be folded as it comes."""
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    return "".join(unit for unit in decomposed if unit.isalnum())
+
+
+@dataclass(frozen=True, slots=True)
+class Grams:
+    """The n-grams of some texts: sorted hashes, and the salt that they were hashed with."""
+
+    salt: bytes
+    hashes: array[int]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], salt: bytes | None = None) -> Grams:
+        """Returns the n-grams of `texts`. Raises InvalidRequest where none of the texts is long enough."""
+        salt = salt or os.urandom(_SALT_BYTES)
+        found = {hashed(gram, salt) for text in texts for gram in _grams(unicodedata.normalize("NFC", text))}
+        if not found:
+            raise InvalidRequest(f"The texts have fewer than {UNITS} letters in a row: give longer ones")
+        return cls(salt, array("Q", sorted(found)))
+
+    def __contains__(self, gram: str) -> bool:
+        wanted = hashed(gram, self.salt)
+        place = bisect_left(self.hashes, wanted)
+        return place < len(self.hashes) and self.hashes[place] == wanted
+
+    def write(self, path: Path) -> None:
+        """Writes the file, readable by its owner only, whatever file was there before."""
+        head = {"version": _VERSION, "units": UNITS, "salt": self.salt.hex(), "count": len(self.hashes)}
+        part = path.with_name(f".{path.name}.part")
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(json.dumps(head).encode() + b"\n" + _little_endian(self.hashes).tobytes())
+        part.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Grams:
+        """Reads the file. Raises InvalidRequest for a file of another format, or an incomplete one."""
+        try:
+            head, _, body = path.read_bytes().partition(b"\n")
+        except OSError as error:
+            raise InvalidRequest(f"{path}: {error.strerror}") from None
+        try:
+            told = json.loads(head)
+            salt, known = bytes.fromhex(told["salt"]), (told["version"], told["units"]) == (_VERSION, UNITS)
+            whole = known and len(body) == told["count"] * _HASH_BYTES
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise InvalidRequest(f"{path} is not a file of n-grams of this version: make it with `dosirak guard hash`")
+        hashes = array("Q")
+        hashes.frombytes(body)
+        return cls(salt, _little_endian(hashes))
+
+
+def _little_endian(hashes: array[int]) -> array[int]:
+    turned = array("Q", hashes)
+    if sys.byteorder == "big":
+        turned.byteswap()
+    return turned
+
+
+def hashed(gram: str, salt: bytes) -> int:
+    """Returns a keyed hash. A linear rolling hash would be faster, but its values over neighbouring n-grams reveal the
+    text."""
+    return int.from_bytes(blake2b(gram.encode(), digest_size=_HASH_BYTES, key=salt).digest(), "little")
+
+
+def _grams(text: str) -> Iterator[str]:
+    units = ""
+    for character in text:
+        folded = fold(character)
+        if folded:
+            units = (units + folded)[-UNITS:]
+            if len(units) == UNITS:
+                yield units
+
+
+class CorpusScanner:
+    """One sequence's search. Any of the last 31 units may be the first of a copy, so with `mask` and `stop` the output
+    is that far behind."""
+
+    def __init__(self, grams: Grams) -> None:
+        self.certain = 0
+        self._grams = grams
+        self._units = ""
+        self._places: list[int] = []  # the position of each of the last units' character
+
+    def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
+        found = list[Span]()
+        for place in range(new, len(text)):
+            folded = fold(text[place])
+            if not folded:
+                continue
+            self._units = (self._units + folded)[-UNITS:]
+            self._places += [at + place] * len(folded)
+            del self._places[:-UNITS]
+            if len(self._units) == UNITS and self._units in self._grams:
+                found.append((self._places[0], at + place + 1))
+        open_ = [] if final else self._places[1 - UNITS :]
+        self.certain = open_[0] if open_ else at + len(text)
+        return found

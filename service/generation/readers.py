@@ -1,0 +1,76 @@
+"""Readers of one sequence's text: they part its reasoning, its content and its calls of tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.context.prompt import Chat
+from service.generation.request import GenerationRequest
+from service.generation.tools import marks_of
+from service.text.reasoning import ReasoningForm, ReasoningReader, Start, form_of
+from service.text.tokenizer import Tokenizer
+from service.text.tools import CallReader, Content, Piece
+from service.text.tools import format_of as tool_format_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a text adds to each part."""
+
+    reasoning: str
+    pieces: list[Piece]
+
+
+@dataclass(slots=True)
+class Readers:
+    """`boundary` reads the text before a guard, and tells stop strings where the content begins; `reasoning` reads the
+    text that goes out. `shown` are the control tokens whose texts the readers need."""
+
+    calls: CallReader | None = None
+    boundary: ReasoningReader | None = None
+    reasoning: ReasoningReader | None = None
+    shown: frozenset[int] = field(default_factory=frozenset)
+
+    def read(self, text: str, is_last: bool) -> Reading:
+        reasoning = ""
+        if self.reasoning is not None:
+            parted = self.reasoning.push(text)
+            if is_last:
+                parted += self.reasoning.finish()
+            reasoning, text = parted.reasoning, parted.content
+        if self.calls is None:
+            return Reading(reasoning, [Content(text)])
+        pieces = self.calls.push(text)
+        return Reading(reasoning, pieces + self.calls.finish() if is_last else pieces)
+
+
+def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
+    """Returns what reads one sequence of an answer. Raw prompts have no parts."""
+    readers = Readers()
+    if request.tools is not None:
+        form = tool_format_of(tokenizer.template_texts)
+        readers.shown |= frozenset(marks_of(form, tokenizer).values())
+        readers.calls = CallReader(form, request.tools.names)
+    found = reasoning_of(request, tokenizer)
+    if found is not None:
+        form_, start = found
+        readers.boundary, readers.reasoning = (ReasoningReader(form_, start is Start.OPEN) for _ in range(2))
+        readers.shown |= frozenset(reasoning_marks(form_, tokenizer).values())
+    return readers
+
+
+def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[ReasoningForm, Start] | None:
+    """Returns the form of a reasoning part that the answer may have, and how far the prompt has begun it. `tokenizer`
+    is the version's; the request's options are applied here."""
+    form = form_of(tokenizer.template_texts)
+    if form is None or not isinstance(request.source, Chat) or not request.source.messages:
+        return None
+    opening = tokenizer.with_options(request.chat_options).opening_of(request.source.messages[-1].role)
+    start = form.start(opening)
+    return None if start is Start.CLOSED else (form, start)
+
+
+def reasoning_marks(form: ReasoningForm, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the control tokens among the marks of a reasoning part."""
+    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing)}
+    return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}

@@ -1,0 +1,169 @@
+"""The generation request is what a client wants generated, in one shape for every dialect. It is valid by construction:
+the wire schemas have checked every bound."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+
+from service.context.options import ContextOptions
+from service.context.prompt import Chat, Source
+from service.engine.protocol.messages import SamplingParams
+from service.generation.embedding import Embedding
+from service.text.grammars import Grammar
+from service.text.messages import ChatOptions, Document, Message
+from service.text.reasoning import ReasoningUse
+from service.text.tools import ToolUse
+
+SEED_MASK = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling says how tokens are chosen, in the words of `SamplingParams`. With `seed` None the server draws a seed
+    and reports it."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """A turn of a stored session has its new messages; without any, the turn answers the last question again. With
+    `expected_revision` None the turn takes the session as it is. `owner` owns the session; the owner comes from HTTP's
+    credentials, not from the body. `system` stands in place of the session's own system prompt in this turn, and is not
+    stored. `ids` are those of the new messages and, behind them, of the answer; without any they are made when the turn
+    is. `places` say where the body has the call that each result names, for errors."""
+
+    session: str
+    messages: tuple[Message, ...] = ()
+    expected_revision: int | None = None
+    owner: str = ""
+    system: str = ""
+    ids: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Texts whose probabilities a request wants; `token_ids` are known once the version is."""
+
+    texts: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
+
+    `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives each token's own logprob and the
+    logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and
+    the `n` with the highest mean logprob are returned; a stream needs `best_of` = `n`. `owner` is the client's identity
+    as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user. `max_window` is
+    the window that the client wants, where it is less than the version's. `keep_alive`: after so many idle seconds the
+    version may be unloaded; None leaves that to the server. With an `embedding` the answer is a vector of the prompt
+    and no text; `max_new_tokens` is 0. With `choices` the answer is their probabilities and no text; there are `n` =
+    `best_of` of them.
+    """
+
+    id: str
+    source: Source
+    model: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int | None = None
+    max_window: int | None = None
+    documents: tuple[Document, ...] = ()
+    truncate: int | None = None
+    context: ContextOptions | None = None
+    stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    tools: ToolUse | None = None
+    reasoning: ReasoningUse | None = None
+    template_variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    n: int = 1
+    best_of: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    embedding: Embedding | None = None
+    choices: Choices | None = None
+    priority: int = 0
+    deadline_ms: int | None = None
+    owner: str = ""
+    user: str = ""
+    turn: SessionTurn | None = None
+    keep_alive: float | None = None
+    arrival: float = field(default_factory=time.monotonic)
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
+
+    @property
+    def is_behind_clients(self) -> bool:
+        """Returns whether this is the server's own work, which waits behind every client's: those send 0 to 9."""
+        return self.priority < 0
+
+    @property
+    def chat_options(self) -> ChatOptions:
+        return ChatOptions(self.tools.tools if self.tools else (), self.template_variables)
+
+    def stop_ids(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the tokens that end an answer: the request's, and the version's `own` unless they are ignored."""
+        return (*self.stop_token_ids, *(() if self.sampling.ignore_eos else own))
+
+    def params(self, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        """Returns the engine's parameters of one sequence. Ranking several sequences by likelihood needs their
+        logprobs. `stop_token_ids` are the version's own."""
+        chosen = self.sampling
+        logprobs = 0 if self.logprobs is None and self.best_of > self.n else self.logprobs
+        return SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min(chosen.min_tokens, max_tokens),
+            temperature=chosen.temperature,
+            top_p=chosen.top_p,
+            top_k=chosen.top_k,
+            min_p=chosen.min_p,
+            typical_p=chosen.typical_p,
+            repetition_penalty=chosen.repetition_penalty,
+            frequency_penalty=chosen.frequency_penalty,
+            presence_penalty=chosen.presence_penalty,
+            logit_bias=chosen.logit_bias,
+            seed=seed & SEED_MASK,
+            stop_token_ids=self.stop_ids(stop_token_ids),
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            grammar=self.grammar.text if self.grammar else "",
+        )
+
+
+def conversation_of(request: GenerationRequest) -> str | None:
+    """Returns the same opaque key for every turn of a chat. The key is made of the session; without one, of the user
+    and the messages up to the first user message. Chats of one user that begin alike share a key. Returns None where
+    nothing tells conversations apart."""
+    if request.turn is not None:
+        return hashlib.sha256(repr((request.turn.owner, request.turn.session)).encode()).hexdigest()
+    match request.source:
+        case Chat(messages):
+            opening = list[tuple[str, str]]()
+            for message in messages:
+                opening.append((message.role, message.content))
+                if message.role == "user":
+                    break
+        case _ if request.user:
+            opening = []
+        case _:
+            return None
+    return hashlib.sha256(repr((request.user, opening)).encode()).hexdigest()

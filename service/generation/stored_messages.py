@@ -1,0 +1,67 @@
+"""Messages on their way into the store and back: what a turn brings, what an answer leaves, what a prompt gets.
+
+A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.errors import InvalidRequest
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import SessionTurn
+from service.generation.token_delta import Call
+from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, new_message_id
+from service.text.arguments import parsed
+from service.text.messages import Message, ToolCall
+
+
+def new_messages(turn: SessionTurn) -> tuple[NewMessage, ...]:
+    """Returns the new messages of a turn, under its ids or new ones."""
+    ids = turn.ids or tuple(new_message_id() for _ in turn.messages)
+    return tuple(stored_form(message, id) for message, id in zip(turn.messages, ids, strict=False))
+
+
+def stored_form(message: Message, id: str) -> NewMessage:
+    calls = _calls(message) or None
+    more = {"tool_call_id": message.tool_call_id, "tool_calls": calls, "reasoning": message.reasoning or None}
+    return NewMessage(message.content, message.role, message.name, id=id, **more)  # type: ignore[arg-type]
+
+
+def message_of(said: Said) -> Message:
+    calls = (ToolCall(str(each["id"]), str(each["name"]), str(each["arguments"])) for each in said.tool_calls or ())
+    return Message(said.role, said.content, said.name, tuple(calls), said.tool_call_id)
+
+
+def answer_message(sequence: OutputSequence) -> Message:
+    """Returns the message that later prompts have for an answer."""
+    whole = [call for call in sequence.calls if _is_whole(call)]
+    cut = [f'{{"name": "{call.name}", "arguments": {call.arguments}' for call in sequence.calls if call not in whole]
+    calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in whole)
+    return Message("assistant", "\n".join(filter(None, (sequence.text, *cut))), tool_calls=calls)
+
+
+def reply_of(sequence: OutputSequence, answered: Answered, id: str) -> NewReply:
+    message = answer_message(sequence)
+    calls = _calls(message) or None
+    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=sequence.reasoning or None)
+
+
+def open_calls(stored: Sequence[Said]) -> set[str]:
+    """Returns the ids of the calls since the user's last message."""
+    called = set[str]()
+    for said in stored:
+        called = set() if said.role == "user" else called | {str(call["id"]) for call in said.tool_calls or ()}
+    return called
+
+
+def _calls(message: Message) -> list[Json]:
+    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+
+
+def _is_whole(call: Call) -> bool:
+    try:
+        parsed(call.arguments)
+    except InvalidRequest:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""A token delta is what one token adds to an answer. This module holds values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.engine.protocol.messages import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token. `text` is the text that this token made certain: it is empty inside a character or a possible
+    stop string. Where a guard masked the token or stopped at it, `id` is a stand-in, the token is special, and it has
+    no `top`.
+
+    `top` holds (token id, logprob) of the likeliest tokens at this position, likeliest first.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    special: bool = False
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a tool, as far as it has come. `arguments` is a JSON object as text. `at` is the number of characters
+    of content that went out before it."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What a token adds to the call at `index`: `begun` is the call at its first delta, `arguments` is more of its
+    arguments."""
+
+    index: int
+    begun: Call | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """A token delta is what one token, or an end without a token, adds. `token` is None only at such an end (a
+    deadline). `index` counts the sequence's tokens before it. `text` is content, `calls` is what is
+    added to calls, `reasoning` to what stands before the content."""
+
+    index: int
+    token: Token | None
+    text: str
+    finish_reason: FinishReason | None = None
+    calls: tuple[CallDelta, ...] = ()
+    reasoning: str = ""

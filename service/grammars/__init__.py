@@ -1,6 +1,0 @@
-"""Grammars: what an answer must look like, from the field of a request to the tokens that may come next."""
-
-from service.grammars.checking import GrammarChecker
-from service.grammars.grammar import Grammar
-
-__all__ = ["Grammar", "GrammarChecker"]

@@ -1,0 +1,111 @@
+"""Spans that wait are bounded here, and lost ones are counted: around the library's batch thread, on both of its
+sides."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from service.observability.tracing.encoding import Recorded
+from service.observability.tracing.sender import Sender
+
+MOST_WAITING: Final = 2048
+BATCH: Final = 128
+"""Spans of one export: encoding 128 takes the interpreter for about 6 ms, in turns with the event loop."""
+DELAY_MS: Final = 1000.0
+"""How long a span waits for others."""
+QUIET_SECONDS: Final = 60.0
+"""Between two log lines about a collector that does not answer."""
+LIBRARY: Final = "opentelemetry"
+log = structlog.get_logger(__name__)
+
+
+class Losses(Protocol):
+    """Counts what a collector cost. Called from the event loop and from the library's thread."""
+
+    def export_failed(self) -> None: ...
+
+    def spans_dropped(self, spans: int) -> None: ...
+
+
+class CountedExporter(SpanExporter):
+    """Passes spans on to `sender`. Counts what waits and what fails, and logs a failure once in QUIET_SECONDS."""
+
+    def __init__(self, sender: Sender, losses: Losses) -> None:
+        self._sender = sender
+        self._losses = losses
+        self._words = _FirstWords()
+        self._lock = threading.Lock()
+        self._lost, self._logged_at = 0, float("-inf")
+        self.num_waiting = 0
+
+    def enter(self) -> bool:
+        """Returns whether one more span may wait, and counts it."""
+        with self._lock:
+            if self.num_waiting >= MOST_WAITING:
+                return False
+            self.num_waiting += 1
+            return True
+
+    def export(self, spans: Sequence[Recorded]) -> SpanExportResult:  # type: ignore[override]
+        """Is called by the library's thread, which never looks into what it carries."""
+        self._words.text = ""
+        try:
+            is_sent = self._sender.send(spans)
+        except Exception as error:
+            is_sent, self._words.text = False, type(error).__name__
+        with self._lock:
+            self.num_waiting -= len(spans)
+        if not is_sent:
+            self._losses.export_failed()
+            self.lose(len(spans))
+        return SpanExportResult.SUCCESS if is_sent else SpanExportResult.FAILURE
+
+    def lose(self, spans: int) -> None:
+        """Counts spans that no collector gets."""
+        self._losses.spans_dropped(spans)
+        with self._lock:
+            self._lost += spans
+            if time.monotonic() - self._logged_at < QUIET_SECONDS:
+                return
+            lost, self._lost, self._logged_at = self._lost, 0, time.monotonic()
+        log.warning("spans_lost", spans=lost, reason=self._words.text or "more spans wait than a collector takes")
+
+    def shutdown(self) -> None:
+        self._sender.shutdown()  # type: ignore[no-untyped-call]
+
+
+class BoundedProcessor(BatchSpanProcessor):
+    """The library's batch thread, that takes no more than MOST_WAITING spans: the library drops the oldest without a
+    count."""
+
+    def __init__(self, exporter: CountedExporter) -> None:
+        super().__init__(exporter, MOST_WAITING, DELAY_MS, BATCH)
+        self._counted = exporter
+
+    def take(self, span: Recorded) -> None:
+        if self._counted.enter():
+            self.on_end(span)  # type: ignore[arg-type]
+        else:
+            self._counted.lose(1)
+
+
+class _FirstWords(logging.Handler):
+    """Keeps the first thing that the library says about an export, and keeps all of it out of the log: the library
+    repeats itself at every export, and quotes headers of clients."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+        logger = logging.getLogger(LIBRARY)
+        logger.handlers, logger.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(f"{LIBRARY}.exporter"):
+            self.text = self.text or record.getMessage()

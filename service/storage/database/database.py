@@ -1,0 +1,270 @@
+"""A database is SQLite or PostgreSQL: its transactions are durable when they end, and its waits are bounded.
+
+It knows no tables. In SQLite one writer at a time holds the file (`BEGIN IMMEDIATE`) and readers go on beside it; a
+commit returns when its log is on the disk (WAL, `synchronous=FULL`). PostgreSQL does the same by `synchronous_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import structlog
+from sqlalchemy import Connection, event, func, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from service.errors import Unavailable
+from service.storage.database.failures import busy, failure, reason
+from service.storage.database.operations import OPERATIONS, Operation
+
+DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Observe = Callable[[str, float], None]
+Self_ = TypeVar("Self_", bound="OnDatabase")
+log = structlog.get_logger(__name__)
+_POLL_SECONDS = 0.05
+_POOL = 8
+
+
+class Outage:
+    """Knows since when a database cannot be connected to, and logs its begin and its end: once each, however many calls
+    fail between."""
+
+    def __init__(self, *, is_logged: bool = True) -> None:
+        self._is_logged = is_logged
+        self._since: float | None = None
+
+    def began(self, why: str) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            if self._is_logged:
+                log.warning("session_database_failed", reason=why)
+
+    def ended(self) -> None:
+        if self._since is not None:
+            seconds, self._since = time.monotonic() - self._since, None
+            if self._is_logged:
+                log.info("session_database_back", seconds=round(seconds, 1))
+
+
+class Database:
+    """One database, used by one event loop. `patience` is the longest wait for a lock, a free connection or a result,
+    in seconds."""
+
+    def __init__(self, url: str, patience: float, observe: Observe | None = None, *, logs_outages: bool = True) -> None:
+        """Opens nothing yet. `observe` gets the kind and the seconds of every call. Raises ValueError for a URL of
+        another kind of database."""
+        parsed = _parsed(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._patience = patience
+        self._writer = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._observe = observe
+        self._outage = Outage(is_logged=logs_outages)
+        self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
+
+    async def close(self) -> None:
+        """Closes the database after the calls that still run have ended."""
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self.engine.dispose()
+
+    async def finish(self, call: Coroutine[Any, Any, Result], operation: Operation | None = None) -> Result:
+        """Runs `call` to its end even when the caller is cancelled: a transaction left in the middle would keep its
+        locks until the database notices. Its time is observed as `operation`, if there is one."""
+        task = asyncio.create_task(self._timed(call, operation))
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def _timed(self, call: Coroutine[Any, Any, Result], operation: Operation | None) -> Result:
+        if self._observe is None or operation is None:
+            return await call
+        started = time.monotonic()
+        try:
+            return await call
+        finally:
+            self._observe(operation, time.monotonic() - started)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has the error, or is gone
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Opens a snapshot: all reads inside see one moment. Raises what `failures` says."""
+        async with self._transaction(writing=False) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """Opens a transaction: when it ends all writes inside are durable; when it raises none is kept."""
+        async with self._turn(), self._transaction(writing=True) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[AsyncConnection]:
+        """Opens a connection without a transaction, for statements that allow none."""
+        with translated():
+            async with self.engine.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def lasting(self) -> AsyncConnection:
+        """Returns a connection without a transaction, which the caller keeps and closes."""
+        connection = await self.engine.connect()
+        return await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def lock(self, connection: AsyncConnection, *name: str) -> None:
+        """Holds the lock `name` to the end of the transaction. SQLite needs none: it has one writer at a time."""
+        if not self.is_sqlite:
+            number = func.hashtextextended("\x1f".join(name), 0)
+            await connection.execute(select(func.pg_advisory_xact_lock(number)))
+
+    async def truncate_log(self) -> None:
+        """Moves SQLite's log into its file and leaves the log empty. Raises Unavailable where a reader holds the log
+        too long."""
+        deadline = asyncio.get_running_loop().time() + self._patience
+        while True:
+            async with self.alone() as connection:
+                blocked = (await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
+            if not blocked:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable(
+                    "It is deleted, but a reader holds the database's log with its bytes: ask again", retry_after=5
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def rewrite(self) -> None:
+        """Writes SQLite's file anew, without the copies of deleted rows that moving rows between pages left behind.
+        Takes time and disk in proportion to the file; no other write runs meanwhile."""
+        async with self._turn(), self.alone() as connection:
+            await connection.exec_driver_sql("VACUUM")
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Queues this process's writers: SQLite has one writer at a time. Raises Unavailable."""
+        if not self.is_sqlite:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._writer.acquire()
+        except TimeoutError:
+            raise busy() from None
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    @asynccontextmanager
+    async def _transaction(self, *, writing: bool) -> AsyncIterator[AsyncConnection]:
+        async with AsyncExitStack() as stack:
+            with translated(self._outage):
+                connection = await stack.enter_async_context(self.engine.connect())
+            self._outage.ended()
+            with translated():
+                await connection.execution_options(**self._options(writing))
+                async with connection.begin():
+                    yield connection
+
+    def _options(self, writing: bool) -> dict[str, Any]:
+        if self.is_sqlite:
+            return {"writing": writing}
+        return {} if writing else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+class OnDatabase(Protocol):
+    _database: Database
+
+
+def uninterrupted(
+    method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
+    """Returns a method that runs to its end when its caller is cancelled, as when a client disconnects. Its name must
+    be in `operations`."""
+    operation = OPERATIONS[method.__name__]
+
+    @wraps(method)
+    async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return await self._database.finish(method(self, *arguments, **options), operation)
+
+    return call
+
+
+class translated:
+    """Turns the database's errors into those of `failures`, and logs them: each one, or the begin of an outage."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (told := failure(error)) is not None:
+            (self._outage or Outage()).began(reason(error))
+            raise told from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError("not a database URL: write postgresql+asyncpg://user:password@host/name") from None
+    if parsed.drivername not in DRIVERS:
+        raise ValueError(f"{parsed.drivername} is not supported: begin the URL with {' or '.join(DRIVERS)}")
+    if parsed.get_backend_name() == "postgresql" and find_spec("asyncpg") is None:
+        raise ValueError("PostgreSQL needs its driver: pip install 'dosirak[postgres]'")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ValueError("a database in memory keeps nothing: name a file, as sqlite+aiosqlite:////var/lib/sessions.db")
+    return parsed
+
+
+def _sqlite(url: URL, patience: float) -> AsyncEngine:
+    path = Path(str(url.database))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index get the same permissions
+    engine = create_async_engine(url, pool_size=_POOL, max_overflow=0, pool_timeout=patience)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def prepare(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # we begin transactions, not the driver
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        for pragma in ("synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if options.get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("writing") else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL, patience: float) -> AsyncEngine:
+    waits = str(int(patience * 1000))
+    settings = {"synchronous_commit": "on", "lock_timeout": waits, "idle_in_transaction_session_timeout": "60000"}
+    settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
+    return create_async_engine(
+        url,
+        pool_size=_POOL + 1,  # the extra one is for the locks of turns
+        max_overflow=0,
+        pool_timeout=patience,
+        pool_pre_ping=True,
+        connect_args={"timeout": patience, "command_timeout": 4 * patience, "server_settings": settings},
+    )

@@ -1,0 +1,197 @@
+"""Stored batches: the rows of `/v1/batches`, and the claim by which one instance at a time works on a batch.
+
+    validating ─> in_progress ─> finalizing ─> completed, expired
+        └─> failed     └─> cancelling ─> cancelled
+
+A worker claims a batch, renews its lease, and loses it when it shows no sign of life: then another goes on. What a
+worker that has lost its claim would write is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import Conflict, InvalidRequest, QuotaExceeded
+from service.storage.database.database import Database, uninterrupted
+from service.storage.sessions import everyone
+from service.storage.sessions.file_values import OPEN, BatchClaim, BatchFacts, StoredBatch, StoredFile, new_batch_id
+from service.storage.sessions.limits import Limits
+from service.storage.sessions.owned import Owned
+
+LEASE_SECONDS: Final = 6.0
+"""How long a batch waits for a worker that does not renew its claim."""
+WINDOW: Final = timedelta(hours=24)
+CANCELLABLE: Final = ("validating", "in_progress")
+_LOOKED_AT: Final = 64
+
+
+class StoredBatches:
+    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
+        self._database = database
+        self._owned = owned
+        self._limits = limits
+
+    @uninterrupted
+    async def create(self, owner: str, input_file_id: str, facts: BatchFacts) -> StoredBatch:
+        """Stores a batch that reads a file of its owner. Raises NotFound and InvalidRequest for the file,
+        QuotaExceeded."""
+        mine = self._owned(owner)
+        times = {"validating": int(mine.now.timestamp())}
+        made = StoredBatch(
+            new_batch_id(),
+            owner,
+            "validating",
+            input_file_id,
+            mine.now,
+            mine.now + WINDOW,
+            replace(facts, times=times),
+            mine.now,
+        )
+        row = {"id": made.id, "status": made.status, "input_file_id": input_file_id, "created_at": made.created_at}
+        rest = {"expires_at": made.expires_at, "claim": None, "lease_until": mine.now, "facts": asdict(made.facts)}
+        async with self._database.writing() as connection:
+            await self._database.lock(connection, "owner", owner)
+            file = await mine.named(connection, "files", input_file_id, "input_file_id", lock=True)
+            if file.purpose != "batch":
+                raise InvalidRequest("`input_file_id` must be a file of purpose `batch`", param="input_file_id")
+            most = self._limits.max_per_owner
+            if await mine.count(connection, mine.select("batches", "number"), most) >= most:
+                raise QuotaExceeded(f"You have {most} batches already: they are forgotten after 31 days")
+            await mine.insert(connection, "batches", [{**row, **rest}])
+        return made
+
+    @uninterrupted
+    async def get(self, owner: str, id: str) -> StoredBatch:
+        """Returns a batch. Raises NotFound."""
+        async with self._database.reading() as connection:
+            return batch_of(await self._owned(owner).named(connection, "batches", id, "batch_id"))
+
+    @uninterrupted
+    async def all(self, owner: str, *, after: str | None, limit: int) -> tuple[list[StoredBatch], bool]:
+        """Returns batches behind the batch `after`, newest first, and whether there are more. Raises NotFound."""
+        mine = self._owned(owner)
+        its = mine.columns("batches")
+        statement = mine.select("batches").order_by(its.created_at.desc(), its.number.desc())
+        async with self._database.reading() as connection:
+            if after is not None:
+                last = await mine.named(connection, "batches", after, "after")
+                statement = statement.where(tuple_(its.created_at, its.number) < (last.created_at, last.number))
+            rows = (await connection.execute(statement.limit(limit + 1))).all()
+        return [batch_of(row) for row in rows[:limit]], len(rows) > limit
+
+    @uninterrupted
+    async def cancel(self, owner: str, id: str) -> StoredBatch:
+        """Asks for a batch's end; its worker ends it. Raises NotFound, and Conflict for a batch that has ended."""
+        mine = self._owned(owner)
+        async with self._database.writing() as connection:
+            batch = batch_of(await mine.named(connection, "batches", id, "batch_id", lock=True))
+            if batch.status == "cancelling":
+                return batch
+            if batch.status not in CANCELLABLE:
+                raise Conflict(f"The batch is {batch.status} already, so it cannot be cancelled", param="batch_id")
+            return await self._write(connection, mine, batch, "cancelling", batch.facts)
+
+    @uninterrupted
+    async def claim(self, token: str, can_work_on: Callable[[StoredBatch], bool]) -> BatchClaim | None:
+        """Claims the oldest open batch that nobody works on and for which `can_work_on`; None where there is none."""
+        now = self._owned("").now
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(everyone.free_batches(now).limit(_LOOKED_AT))).all()
+        if not (wanted := [batch for batch in map(batch_of, rows) if can_work_on(batch)]):
+            return None
+        async with self._database.writing() as connection:
+            mine = self._owned(wanted[0].owner)
+            row = await mine.named(connection, "batches", wanted[0].id, "batch_id", lock=True)
+            if row.status not in OPEN or (row.claim is not None and row.lease_until > mine.now):
+                return None  # another instance was quicker
+            its = mine.columns("batches")
+            lease = mine.now + timedelta(seconds=LEASE_SECONDS)
+            claimed = mine.update("batches").where(its.number == row.number).values(claim=token, lease_until=lease)
+            await connection.execute(claimed)
+            return BatchClaim(batch_of(row), token)
+
+    @uninterrupted
+    async def renew(self, claim: BatchClaim, completed: int, failed: int) -> StoredBatch:
+        """Renews the claim, and keeps the counts so far. Returns the batch as it is now. Raises Conflict where
+        the claim is lost, NotFound where the batch is gone: its owner was erased."""
+        async with self._database.writing() as connection:
+            mine, batch = await self._held(connection, claim)
+            facts = replace(batch.facts, completed=completed, failed=failed)
+            lease = mine.now + timedelta(seconds=LEASE_SECONDS)
+            return await self._write(connection, mine, batch, batch.status, facts, lease_until=lease)
+
+    @uninterrupted
+    async def advance(self, claim: BatchClaim, status: str, /, **changes: Any) -> StoredBatch:
+        """Gives the batch its next status and changes facts of it; an end frees it. A batch that its owner cancels
+        meanwhile goes no way but to `cancelled`: then nothing changes. Raises Conflict where the claim is lost,
+        NotFound where the batch is gone."""
+        async with self._database.writing() as connection:
+            mine, batch = await self._held(connection, claim)
+            if batch.status == "cancelling" and status != "cancelled":
+                return batch
+            freed = {} if status in OPEN else {"claim": None}
+            return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), **freed)
+
+    @uninterrupted
+    async def end(self, claim: BatchClaim, status: str, files: Sequence[StoredFile], /, **changes: Any) -> StoredBatch:
+        """Does as `advance`, and stores the rows of the batch's output files in the same transaction: an owner that is
+        erased meanwhile gets no file."""
+        async with self._database.writing() as connection:
+            await self._database.lock(connection, "files")
+            mine, batch = await self._held(connection, claim)
+            if batch.status == "cancelling" and status != "cancelled":
+                return batch
+            if files:
+                await mine.insert(connection, "files", [asdict(file) for file in files])
+            return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), claim=None)
+
+    @uninterrupted
+    async def open_ids(self) -> set[str]:
+        """Returns the ids of every owner's open batches."""
+        async with self._database.reading() as connection:
+            return await everyone.ids_of_open_batches(connection)
+
+    @uninterrupted
+    async def release(self, claim: BatchClaim) -> None:
+        """Gives the claim up, so that another worker need not wait. A claim that is lost already is no error."""
+        mine = self._owned(claim.batch.owner)
+        its = mine.columns("batches")
+        held = its.id == claim.batch.id, its.claim == claim.token
+        async with self._database.writing() as connection:
+            await connection.execute(mine.update("batches").where(*held).values(claim=None))
+
+    @uninterrupted
+    async def present(self) -> dict[str, int]:
+        """Returns how many batches of all owners there are, by status."""
+        async with self._database.reading() as connection:
+            return await everyone.counts(connection)
+
+    async def _held(self, connection: AsyncConnection, claim: BatchClaim) -> tuple[Owned, StoredBatch]:
+        mine = self._owned(claim.batch.owner)
+        row = await mine.named(connection, "batches", claim.batch.id, "batch_id", lock=True)
+        if row.claim != claim.token:
+            raise Conflict("Another instance works on this batch, since this one showed no sign of life")
+        return mine, batch_of(row)
+
+    async def _write(
+        self, connection: AsyncConnection, mine: Owned, batch: StoredBatch, status: str, facts: BatchFacts, **more: Any
+    ) -> StoredBatch:
+        if status != batch.status:
+            facts = replace(facts, times={**facts.times, status: int(mine.now.timestamp())})
+        values = {"status": status, "facts": asdict(facts), **more}
+        changed = mine.update("batches").where(mine.columns("batches").id == batch.id).values(values)
+        await connection.execute(changed)
+        return replace(batch, status=status, facts=facts)
+
+
+def batch_of(row: Row[Any]) -> StoredBatch:
+    moments: tuple[datetime, datetime] = row.created_at, row.expires_at
+    return StoredBatch(
+        row.id, row.owner, row.status, row.input_file_id, *moments, BatchFacts(**row.facts), row.lease_until
+    )

@@ -1,0 +1,137 @@
+"""Owned is the only module that builds statements for a caller: each statement is bound to its owner, and to sessions
+that have not expired.
+
+No other module of the package can reach the tables (tests/test_architecture.py), so no query can forget the owner. The
+row of another owner is not refused; for the caller it does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Row,
+    Select,
+    Update,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import NotFound
+from service.storage.database import tables
+
+Name = Literal[
+    "sessions",
+    "messages",
+    "summaries",
+    "feedback",
+    "knowledge",
+    "passages",
+    "idempotency",
+    "answers",
+    "files",
+    "batches",
+]
+Columns = Mapping[str, ColumnElement[Any]]
+
+
+class Owned:
+    """Builds statements about what `owner` has at the time `now`."""
+
+    def __init__(self, owner: str, now: datetime) -> None:
+        self.owner = owner
+        self.now = now
+
+    def columns(self, name: Name) -> Any:
+        """Returns the columns of a table, for conditions and orders in addition to the owner's."""
+        return tables.metadata.tables[name].c
+
+    def select(self, name: Name, *columns: str) -> Select[Any]:
+        table = tables.metadata.tables[name]
+        return select(*(table.c[column] for column in columns or table.c.keys())).where(self._visible(name))
+
+    def update(self, name: Name) -> Update:
+        return update(tables.metadata.tables[name]).where(self._mine(name))
+
+    def delete(self, name: Name) -> Delete:
+        return delete(tables.metadata.tables[name]).where(self._mine(name))
+
+    async def insert(self, connection: AsyncConnection, name: Name, rows: Sequence[Mapping[str, object]]) -> list[int]:
+        """Stores `rows` as the owner's. Returns their new numbers in the same order (for tables that have numbers)."""
+        table = tables.metadata.tables[name]
+        owned = [{**row, "owner": self.owner} for row in rows]
+        if "number" not in table.c:
+            await connection.execute(insert(table), owned)
+            return []
+        statement = insert(table).returning(table.c.number, sort_by_parameter_order=True)
+        return list((await connection.execute(statement, owned)).scalars())
+
+    async def session(self, connection: AsyncConnection, id: str, *, lock: bool = False) -> Row[Any]:
+        """Returns the session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound,
+        also for another owner's session and for an expired one."""
+        statement = self.select("sessions").where(self.columns("sessions").id == id)
+        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
+        return row
+
+    async def message(self, connection: AsyncConnection, session: Row[Any], id: str) -> Row[Any]:
+        """Returns the message's row. Raises NotFound where the session has no such message."""
+        its = self.columns("messages")
+        statement = self.select("messages").where(its.session == session.number, its.id == id)
+        found = await connection.execute(statement) if is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
+        return row
+
+    async def named(
+        self, connection: AsyncConnection, name: Literal["files", "batches"], id: str, param: str, *, lock: bool = False
+    ) -> Row[Any]:
+        """Returns the row with this id; `lock` as in `session`. Raises NotFound, which names the parameter."""
+        statement = self.select(name).where(self.columns(name).id == id)
+        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"There is no such thing as {id[:80]!r}; GET /v1/{name} lists your {name}", param=param)
+        return row
+
+    async def count(self, connection: AsyncConnection, statement: Select[Any], most: int | None = None) -> int:
+        """Returns how many rows a statement of this object finds, counted up to `most`."""
+        some = statement.limit(most).subquery()
+        return (await connection.execute(select(func.count()).select_from(some))).scalar_one()
+
+    def _visible(self, name: Name) -> ColumnElement[bool]:
+        """Returns the condition of reading. A vote is read while the sessions of all its answers have not expired."""
+        if name != "feedback":
+            return self._mine(name)
+        its = tables.feedback.c
+        other = or_(its.other_session.is_(None), self._has_not_expired(its.other_session))
+        return and_(self._mine(name), self._has_not_expired(its.session), other)
+
+    def _has_not_expired(self, session: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Returns the condition that the session of this number has not expired."""
+        its = tables.sessions.alias()
+        return exists(select(its.c.number).where(its.c.number == session, its.c.expires_at > self.now))
+
+    def _mine(self, name: Name) -> ColumnElement[bool]:
+        table = tables.metadata.tables[name]
+        mine: ColumnElement[bool] = table.c.owner == self.owner
+        if name == "files":
+            return and_(mine, or_(table.c.expires_at.is_(None), table.c.expires_at > self.now))
+        return and_(mine, table.c.expires_at > self.now) if name in ("sessions", "answers") else mine
+
+
+def is_id(text: str) -> bool:
+    """Returns whether a database can look up this text: PostgreSQL takes no U+0000, and no driver takes half a
+    character."""
+    return text.isascii() and "\x00" not in text

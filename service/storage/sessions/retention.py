@@ -1,0 +1,124 @@
+"""Retention removes data of any owner: one session, all that an owner has, and what has expired, with their traces.
+
+    remove    the rows are gone for every reader, in the transaction of the caller
+    compact   SQLite: the index forgets them too, and the log is emptied; the bytes of a row become zeroes, except in
+              copies from when rows moved between pages
+    rewrite   SQLite: the file is written anew, so that it holds no byte of them
+
+PostgreSQL keeps dead rows until its vacuum, and its log as long as it is configured to (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, or_, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.storage.database.database import Database
+from service.storage.database.search_index import INDEXES, Indexed
+from service.storage.database.tables import (
+    answers,
+    batches,
+    feedback,
+    files,
+    idempotency,
+    knowledge,
+    messages,
+    sessions,
+    summaries,
+)
+from service.storage.sessions import search
+from service.storage.sessions.change import text_of
+from service.storage.sessions.knowledge import remove as remove_document
+from service.storage.sessions.owned import Owned
+
+_BATCH = 100
+_MERGED_PAGES = 500
+
+
+async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
+    """Removes a session whose row the caller has locked, with all that belongs to it, also the votes on its
+    answers and the answers kept for replays."""
+    votes = or_(feedback.c.session == session.number, feedback.c.other_session == session.number)
+    await connection.execute(delete(feedback).where(votes))
+    its = messages.c.session == session.number
+    while True:
+        some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(_BATCH)
+        texts = {row.number: row.content for row in await connection.execute(some)}
+        if not texts:
+            break
+        await search.remove(connection, "message_grams", session.owner, texts)
+        await connection.execute(delete(messages).where(messages.c.number.in_(texts)))
+    await connection.execute(delete(summaries).where(summaries.c.session == session.number))
+    await _remove_knowledge(connection, knowledge.c.session_id == session.id)
+    own = text_of(session.title, session.metadata)
+    await search.remove(connection, "session_grams", session.owner, {session.number: own})
+    await connection.execute(delete(idempotency).where(idempotency.c.session_id == session.id))
+    await connection.execute(delete(sessions).where(sessions.c.number == session.number))
+
+
+async def remove_expired(database: Database, now: datetime) -> tuple[int, int]:
+    """Removes expired sessions, answers, and responses kept for keys, a few at a time so that writers get in between.
+    Returns the number of sessions, and of other rows."""
+    others = 0
+    async with database.writing() as connection:
+        for table in (idempotency, answers):
+            others += (await connection.execute(delete(table).where(table.c.expires_at <= now))).rowcount
+    return await _remove_all(database, sessions.c.expires_at <= now), others
+
+
+async def remove_owner(database: Database, owner: str) -> int:
+    """Removes all that an owner has, expired or not. The contents of files go with the next sweep of their
+    directory."""
+    async with database.writing() as connection:
+        for table in (idempotency, answers, files, batches):
+            await connection.execute(delete(table).where(table.c.owner == owner))
+        await _remove_knowledge(connection, knowledge.c.owner == owner)
+    return await _remove_all(database, sessions.c.owner == owner)
+
+
+async def compact(database: Database) -> None:
+    if not database.is_sqlite:
+        return
+    for name in INDEXES:
+        pages = -_MERGED_PAGES  # negative begins a merge of everything, positive goes on with it
+        while await _merge(database, name, pages):
+            pages = _MERGED_PAGES
+    await database.truncate_log()
+
+
+async def rewrite(database: Database) -> None:
+    await compact(database)
+    if database.is_sqlite:
+        await database.rewrite()
+        await database.truncate_log()
+
+
+async def _remove_knowledge(connection: AsyncConnection, condition: Any) -> None:
+    for document in (await connection.execute(select(knowledge).where(condition))).all():
+        await remove_document(connection, Owned(document.owner, document.created_at), document)
+
+
+async def _remove_all(database: Database, condition: Any) -> int:
+    removed = 0
+    while True:
+        async with database.writing() as connection:
+            some = select(sessions).where(condition).order_by(sessions.c.number).limit(_BATCH)
+            rows = (await connection.execute(some.with_for_update())).all()
+            for row in rows:
+                await remove(connection, row)
+        if not rows:
+            return removed
+        removed += len(rows)
+
+
+async def _merge(database: Database, name: Indexed, pages: int) -> bool:
+    """Makes one short step towards an index without traces of removed rows. Returns whether there is more to do."""
+    async with database.writing() as connection:
+        changes = text("SELECT total_changes()")
+        before = (await connection.execute(changes)).scalar_one()
+        await connection.execute(text(f"INSERT INTO {name}({name}, rank) VALUES ('merge', :pages)"), {"pages": pages})
+        changed: int = (await connection.execute(changes)).scalar_one() - before
+    return changed >= 2  # SQLite reports "nothing left to merge" as fewer than two changes

@@ -1,0 +1,123 @@
+"""Search is the index that `query` uses, in each database's own form, and the search itself, in one form for both.
+
+    SQLite       an FTS5 table without content: hexadecimal numbers as words, lists of rows and nothing else
+    PostgreSQL   arrays of the numbers under a GIN index
+
+The index may propose rows that do not match, but never misses a row that does; the texts themselves decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    bindparam,
+    column,
+    delete,
+    insert,
+    or_,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.storage.database.search_index import Indexed, postgresql
+from service.storage.sessions.grams import contains, grams_of, words_of
+from service.storage.sessions.owned import Owned
+from service.text.grams import fold
+
+_SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
+
+
+async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
+    """Indexes each text under its row's number."""
+    if not texts:
+        return
+    if connection.dialect.name == "sqlite":
+        statement = text(f"INSERT INTO {name}(rowid, grams) VALUES (:number, :grams)")
+        await connection.execute(statement, list(_entries(owner, texts)))
+    else:
+        rows = [{"number": number, "grams": sorted(grams_of(owner, each))} for number, each in texts.items()]
+        await connection.execute(insert(postgresql.tables[name]), rows)
+
+
+async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
+    """Takes texts out of the index; `texts` are exactly what was added under these numbers."""
+    if not texts:
+        return
+    if connection.dialect.name == "sqlite":
+        statement = text(f"INSERT INTO {name}({name}, rowid, grams) VALUES ('delete', :number, :grams)")
+        await connection.execute(statement, list(_entries(owner, texts)))
+    else:
+        table = postgresql.tables[name]
+        await connection.execute(delete(table).where(table.c.number == bindparam("n")), [{"n": n} for n in texts])
+
+
+async def search(
+    connection: AsyncConnection, mine: Owned, newest: Select[Any], query: str, wanted: int
+) -> list[Row[Any]]:
+    """Returns the first `wanted` rows of `newest` that have `query` in their title, their metadata or a message.
+    `newest` is a statement over the owner's sessions in the order of the list."""
+    needle = fold(query)
+    grams = grams_of(mine.owner, needle)
+    its, of_message = mine.columns("sessions"), mine.columns("messages")
+    proposed = _matches(connection, "message_grams", of_message.number, grams)
+    spoken = mine.select("messages", "session").where(proposed)
+    newest = newest.where(or_(_matches(connection, "session_grams", its.number, grams), its.number.in_(spoken)))
+    found: list[Row[Any]] = []
+    looked_at, size = 0, _SMALLEST_BATCH
+    while len(found) < wanted:
+        batch = (await connection.execute(newest.offset(looked_at).limit(size))).all()
+        numbers = [row.number for row in batch]
+        said = mine.select("messages", "session", "content").where(of_message.session.in_(numbers), proposed)
+        heard = {number for number, content in await connection.execute(said) if contains(content, needle)}
+        for row in batch:
+            if row.number in heard or any(contains(each, needle) for each in words_of(row.title, row.metadata)):
+                found.append(row)
+        if len(batch) < size:
+            break
+        looked_at, size = looked_at + size, min(2 * size, _LARGEST_BATCH)
+    return found[:wanted]
+
+
+async def alike(connection: AsyncConnection, name: Indexed, owner: str, question: str, most: int) -> list[int]:
+    """Returns the numbers of the owner's texts that share pairs with `question`, the most alike first: by BM25 in
+    SQLite, by the number of shared pairs in PostgreSQL."""
+    grams = sorted(grams_of(owner, question) - grams_of(owner, ""))
+    if not grams:
+        return []
+    if connection.dialect.name == "sqlite":
+        match = f"{_words(grams_of(owner, ''))} AND ({_words(grams).replace(' ', ' OR ')})"
+        ordered = text(f"SELECT rowid FROM {name} WHERE {name} MATCH :match ORDER BY rank LIMIT :most")
+        return list((await connection.execute(ordered, {"match": match, "most": most})).scalars())
+    ordered = text(
+        f"SELECT number FROM {name} WHERE grams @> :owner AND grams && :grams ORDER BY "
+        "(SELECT count(*) FROM unnest(grams) AS gram WHERE gram = ANY(:grams)) DESC, number DESC LIMIT :most"
+    ).bindparams(bindparam("owner", type_=ARRAY(Integer)), bindparam("grams", type_=ARRAY(Integer)))
+    values = {"owner": sorted(grams_of(owner, "")), "grams": grams, "most": most}
+    return list((await connection.execute(ordered, values)).scalars())
+
+
+def _matches(
+    connection: AsyncConnection, name: Indexed, number: ColumnElement[Any], grams: set[int]
+) -> ColumnElement[bool]:
+    if connection.dialect.name == "sqlite":
+        statement = text(f"SELECT rowid FROM {name} WHERE {name} MATCH :{name}")
+        return number.in_(statement.bindparams(**{name: _words(grams)}).columns(column("rowid", BigInteger)))
+    table = postgresql.tables[name]
+    return number.in_(table.select().with_only_columns(table.c.number).where(table.c.grams.contains(sorted(grams))))
+
+
+def _entries(owner: str, texts: Mapping[int, str]) -> Iterator[dict[str, object]]:
+    for number, each in texts.items():
+        yield {"number": number, "grams": _words(grams_of(owner, each))}
+
+
+def _words(grams: Iterable[int]) -> str:
+    return " ".join(f"{gram & 0xFFFFFFFF:08x}" for gram in sorted(grams))
