@@ -139,7 +139,7 @@ def test_every_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "README.ko.md", "docs/architecture.md", "docs/api.md", "CONTRIBUTING.md"]
+    "name", ["README.md", "README.ko.md", "docs/architecture.md", "docs/internals.md", "docs/api.md", "CONTRIBUTING.md"]
 )
 def test_links_and_named_files_exist(name: str) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page(name)):
