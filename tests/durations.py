@@ -138,6 +138,7 @@ class Writer:
     """Gathers the reports of all workers, one line of JSON a case."""
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.lines = path.open("w", encoding="utf-8")
         self.skipped = set[str]()
 
