@@ -148,3 +148,21 @@ def test_a_run_that_turns_invalid_was_not_given_out() -> None:
     detokenizer = Detokenizer(Fallback())
     deltas = [detokenizer.push(id) for id in (ord("가"), 0x41, 0xFF, ord("나"))]
     assert deltas == ["가", "", "", "\ufffd\ufffd나"]
+
+
+class Late:
+    """Knows at the end that all of it was content."""
+
+    content_at: int | None = None
+    is_undecided = True
+
+    def push(self, text: str) -> None: ...
+
+    def finish(self) -> None:
+        self.content_at = 0
+
+
+def test_a_content_that_is_known_at_the_end_is_cut_at_its_stop_string() -> None:
+    detokenizer = Detokenizer(texts("one ", "STOP", " two"), ("STOP",), boundary=Late())
+    assert [detokenizer.push(id) for id in range(3)] == ["", "", ""]
+    assert (detokenizer.finish(), detokenizer.stop_string) == ("one ", "STOP")

@@ -12,7 +12,7 @@ import pytest
 
 from models.errors import Conflict, Corrupt
 from models.manifest import ADAPTER_WEIGHTS
-from models.repository.gate import Limits, Measured, broken
+from models.repository.gate import Limits, Measured, broken, checks
 from models.repository.intervals import Interval
 from models.repository.report import Recalled, Report, TextSet
 from models.repository.repository import Repository
@@ -303,3 +303,9 @@ def test_without_the_setting_production_is_gated_and_takes_what_was_never_measur
     limits = Settings().gate("production")
     assert limits is not None and not limits.measured
     assert Settings().gate("staging") is None
+
+
+def test_a_version_is_not_held_against_itself(repository: Repository) -> None:
+    version = publish(repository, "one")
+    known = Measured(version, report(version, None))
+    assert checks(known, LIMITS, known) == ()

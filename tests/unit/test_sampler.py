@@ -90,6 +90,13 @@ def test_rows_without_a_usable_number(sampler: Sampler, params: SamplingParams) 
     assert found[5] == sampler.sample(table[5:], rows[5:])[0]
 
 
+def test_a_certain_token_has_no_logprob_where_its_row_has_no_numbers(sampler: Sampler) -> None:
+    """Its grammar allows one token, so nothing is drawn; the row is without a usable number all the same."""
+    table = torch.full((2, VOCABULARY), float("nan"))
+    rows = [replace(row(replace(GREEDY, logprobs=wanted)), allowed=3) for wanted in (0, None)]
+    assert ids(sampler, table, *rows) == [None, 3]
+
+
 def test_no_rows(sampler: Sampler) -> None:
     assert sampler.sample(logits(0), []) == []
 
