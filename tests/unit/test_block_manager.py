@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
+from service.engine.kv_cache.offload import Offload
 from service.engine.kv_cache.window import NoWindowBlock, WindowPool
 from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
@@ -154,6 +155,29 @@ def test_forgotten_blocks_never_match_again() -> None:
     assert blocks.match(sequence("b", range(9))) == []
     blocks.free(a)
     assert counts(blocks) == (4, 0)
+
+
+def test_forgotten_content_does_not_come_back_from_the_offload_file() -> None:
+    blocks = BlockManager(3, block_size=4, offload=Offload(8))
+    for first in (0, 100):
+        blocks.free(computed(blocks, str(first), range(first, first + 9)))
+    a = sequence("a", range(9))
+    assert blocks.match(a) == [None, None], "both are in the file"
+    assert blocks.allocate(a, 1, blocks.match(a))
+    blocks.forget(a)
+    blocks.free(a)
+    assert blocks.match(sequence("b", range(9))) == []
+    blocks.check_integrity()
+
+
+def test_the_blocks_of_drafts_that_did_not_come_true_go_back() -> None:
+    blocks = BlockManager(6, block_size=4)
+    a = sequence("a", range(6))
+    assert blocks.allocate(a, 6 + 9)
+    blocks.mark_computed(a, 6)
+    blocks.trim(a)
+    assert (a.block_table, counts(blocks)) == ([0, 1], (4, 0))
+    blocks.check_integrity()
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
