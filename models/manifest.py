@@ -18,7 +18,7 @@ QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8", "int4"
 """Precisions with 8-bit weights in their files: with 8-bit activations; with unchanged activations; with 8-bit
 activations except outlier columns, which stay in 16 bits. `int4` has 4-bit weights in most layers, and 8-bit
 activations. `file` has the blocks of a GGUF file as they are, and activations in 8 bits by groups of 32."""
-HADAMARD: frozenset[str] = frozenset({"int8", "int8-weight"})
+HADAMARD: frozenset[str] = frozenset({"int8", "int8-weight", "int4"})
 """Precisions whose weights pass a Hadamard transform (`models.weights.hadamard`) in versions of today's recipe."""
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -202,7 +202,7 @@ class Manifest:
 
     @property
     def has_hadamard(self) -> bool:
-        """Whether its 8-bit weights have passed a Hadamard transform; those of older recipes have not."""
+        """Whether its weights have passed a Hadamard transform; those of older recipes have not."""
         return self.precision in HADAMARD and "Hadamard" in self.lineage.recipe
 
     @property

@@ -191,6 +191,7 @@ def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Bluepr
     angles = [noise(rng, sizes.max_model_len, sizes.rotary) for _ in range(ROTARIES)]
     dtype = rng.choice((torch.float32, torch.bfloat16))
     is_shared = precision in HADAMARD and rng.random() < 0.5
+    head = _Linears(rng, "int8") if is_shared and precision == "int4" else linears  # no version has a head in 4 bits
     return Blueprint(
         outline=outline,
         dtype=dtype,
@@ -198,7 +199,7 @@ def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Bluepr
         tables=tuple((each.cos(), each.sin()) for each in angles),
         layers=tuple(_layer(rng, sizes, linears, has_norms, outline, index) for index in range(sizes.layers)),
         norm=_norm(rng, sizes.hidden, outline),
-        head=linears(sizes.hidden, sizes.vocabulary)[0],
+        head=head(sizes.hidden, sizes.vocabulary)[0],
     )
 
 

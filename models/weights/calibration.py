@@ -63,9 +63,14 @@ def second_moments(directory: Path, modules: Sequence[str], texts: TokenIds, blo
     transform of this block; of no module whose inputs are not finite. Raises InvalidSource for a checkpoint
     that cannot be run."""
     found: dict[str, Moments] = {}
+    last, seen = torch.empty(0), Moments()
 
     def note(name: str, rows: torch.Tensor) -> None:
-        seen = moments_of(transformed(rows, block), block)
+        nonlocal last, seen
+        if (
+            rows.data_ptr() != last.data_ptr() or rows.shape != last.shape
+        ):  # queries, keys and values read the same rows
+            last, seen = rows, moments_of(transformed(rows, block), block)
         found[name] = [old + new for old, new in zip(found[name], seen, strict=True)] if name in found else seen
 
     _run(directory, modules, texts, note)

@@ -1,4 +1,4 @@
-"""GPTQ rounds 8-bit weights so that the errors of a row compensate each other on the inputs that a layer gets.
+"""GPTQ rounds weights so that the errors of a row compensate each other on the inputs that a layer gets.
 
 Columns are rounded one after the other. The error of each is passed on to the columns behind it, by as much as their
 inputs go together (Frantar et al. 2023). That needs the second moments of the inputs, E[x x^T]. They are measured
@@ -8,6 +8,9 @@ inside of the blocks of the Hadamard transform alone: on SmolLM2-135M, moments o
     nearest codes        0.0050        0.074
     GPTQ, in blocks      0.0028        0.055
     GPTQ, all columns    0.0029        0.055
+
+4-bit weights need more text for it: moments of 1,420 tokens gained nothing over a search by the inputs' mean squares,
+those of 9,600 did (docs/log.md, 2026-11-27).
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from collections.abc import Iterator
 import torch
 
 from models.weights.hadamard import Run, runs_of
+from models.weights.int4 import Int4Weight, lines_of, nearest, packed, values_of
 from models.weights.int8 import row_scale
 
 DAMPING = 0.01
@@ -42,13 +46,72 @@ def quantize_rows(weight: torch.Tensor, block: int, moments: Moments) -> tuple[t
     `models.weights.int8.quantize_rows` does, with codes of the least error on inputs of these moments."""
     scale = row_scale(weight)
     codes = torch.empty(weight.shape, dtype=torch.int8)
+    for some, at, part, factors in _parts(weight, scale, block, moments):
+        codes[some, at.start : at.end] = _columns(_rounded(part, factors)).to(torch.int8)
+    return codes, scale
+
+
+def quantize_groups(weight: torch.Tensor, scale: torch.Tensor, group: int, block: int, moments: Moments) -> Int4Weight:
+    """Returns the 4-bit form of transformed weights [out, in], as `int4.encode` does for the outputs' scales
+    [out], with codes of the least error on inputs of these moments. Blocks are whole groups."""
+    out, depth = weight.shape
+    codes = torch.empty(out, depth, dtype=torch.uint8)
+    steps, bases = (torch.empty(out, depth // group) for _ in range(2))
+    for some, at, part, factors in _parts(weight, scale, block, moments):
+        lines = _Lines(part, group)
+        _rounded(part, factors, lines)
+        groups = slice(at.start // group, at.end // group)
+        codes[some, at.start : at.end] = _columns(lines.codes).to(torch.uint8)
+        steps[some, groups], bases[some, groups] = _columns(lines.steps), _columns(lines.bases)
+    return packed(codes, steps, bases)
+
+
+def loss_of(error: torch.Tensor, block: int, moments: Moments) -> float:
+    """Returns the sum of the squares of what errors [out, in] of transformed weights add to the outputs, on the rows of
+    these moments; for the weights themselves, that of the outputs."""
+    found = 0.0
+    for at, of_run in zip(runs_of(error.shape[1], block), moments, strict=True):
+        part = error[:, at.start : at.end].reshape(len(error), -1, at.block)
+        found += float((torch.einsum("obi,bij->obj", part, of_run) * part).sum())
+    return found
+
+
+def _parts(
+    weight: torch.Tensor, scale: torch.Tensor, block: int, moments: Moments
+) -> Iterator[tuple[slice, Run, torch.Tensor, torch.Tensor]]:
+    """Yields outputs, a run of blocks, their weights in units of their scales [blocks, block, rows], and the run's
+    factors."""
     for at, of_run in zip(runs_of(weight.shape[1], block), moments, strict=True):
         factors = _factors(of_run)
         for first in range(0, len(weight), _ROWS):
             some = slice(first, first + _ROWS)
             part = weight[some, at.start : at.end].float() / scale[some, None]
-            codes[some, at.start : at.end] = _rounded(part, at, factors)
-    return codes, scale
+            yield some, at, part.T.reshape(-1, at.block, len(part)).contiguous(), factors
+
+
+def _columns(found: torch.Tensor) -> torch.Tensor:
+    """Returns [rows, columns] of [blocks, columns of a block, rows]."""
+    return found.flatten(0, 1).T
+
+
+class _Lines:
+    """Scales and bases of groups of 4-bit weights, as each group's turn comes, and the codes of rounded columns."""
+
+    def __init__(self, part: torch.Tensor, group: int) -> None:
+        blocks, block, rows = part.shape
+        self.group = group
+        self.codes = torch.empty_like(part)
+        self.steps, self.bases = (torch.empty(blocks, block // group, rows) for _ in range(2))
+
+    def begin(self, left: torch.Tensor, i: int) -> None:
+        """Draws the lines of the group whose first column is i, through what is `left` of its weights by now."""
+        steps, bases = lines_of(left[:, i : i + self.group].mT.contiguous())
+        self.steps[:, i // self.group], self.bases[:, i // self.group] = steps, bases
+
+    def nearest(self, column: torch.Tensor, i: int) -> torch.Tensor:
+        steps, bases = self.steps[:, i // self.group], self.bases[:, i // self.group]
+        codes = nearest(column, steps, bases, out=self.codes[:, i])
+        return values_of(codes, steps, bases)
 
 
 def _factors(moments: torch.Tensor) -> torch.Tensor:
@@ -61,17 +124,20 @@ def _factors(moments: torch.Tensor) -> torch.Tensor:
     return (upper / upper.diagonal(dim1=1, dim2=2)[..., None]).float()
 
 
-def _rounded(part: torch.Tensor, at: Run, factors: torch.Tensor) -> torch.Tensor:
-    """Returns the codes int8 [rows, columns] of a run's weights in units of their scales."""
-    left = part.T.reshape(-1, at.block, len(part)).contiguous()  # [blocks, block, rows]
+def _rounded(left: torch.Tensor, factors: torch.Tensor, lines: _Lines | None = None) -> torch.Tensor:
+    """Returns the whole numbers [blocks, block, rows] of weights in units of their scales, which it changes: those of 8
+    bits, or the nearest on the `lines` of 4-bit weights."""
     errors = torch.empty_like(left)
-    for first, last in _steps(at.block):
+    for first, last in _steps(left.shape[1]):
         for i in range(first, last):
+            if lines and i % lines.group == 0:
+                lines.begin(left, i)
             column = left[:, i]
-            error = torch.sub(column, column.round().clamp_(-127, 127), out=errors[:, i])
+            near = lines.nearest(column, i) if lines else column.round().clamp_(-127, 127)
+            error = torch.sub(column, near, out=errors[:, i])
             left[:, i + 1 : last].addcmul_(factors[:, i, i + 1 : last, None], error[:, None], value=-1)
         left[:, last:].baddbmm_(factors[:, first:last, last:].mT, errors[:, first:last], alpha=-1)
-    return (left - errors).round_().to(torch.int8).flatten(0, 1).T
+    return (left - errors).round_()
 
 
 def _steps(block: int) -> Iterator[tuple[int, int]]:

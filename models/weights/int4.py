@@ -106,27 +106,62 @@ def encode(weight: Tensor, scale: Tensor, group: int, importance: Tensor | None 
     group, times the `importance` [in] of the inputs, such as their mean square. The weights are at most 127 scales."""
     out, depth = weight.shape
     share = _share(importance, depth, group)
-    codes = torch.empty(out, depth // 2, dtype=torch.uint8)
-    steps, bases = (torch.empty(out, depth // group, dtype=torch.uint8) for _ in range(2))
+    codes = torch.empty(out, depth, dtype=torch.uint8)
+    steps, bases = (torch.empty(out, depth // group) for _ in range(2))
     rows = max(1, _CHUNK // depth)
     for first in range(0, out, rows):
         some = slice(first, first + rows)
         weight8 = (weight[some].float() / scale[some, None]).view(-1, depth // group, group)
-        found, steps[some], bases[some] = _search(weight8, share)
-        pairs = found.view(len(found), depth // 2, 2)
-        codes[some] = pairs[..., 0] | pairs[..., 1] << 4
-    return Int4Weight(codes, steps, bases.view(torch.int8))
+        _, found, steps[some], bases[some] = _search(weight8, share)
+        codes[some] = found.view(-1, depth).to(torch.uint8)
+    return packed(codes, steps, bases)
+
+
+def packed(codes: Tensor, steps: Tensor, bases: Tensor) -> Int4Weight:
+    """Returns the 4-bit form of codes uint8 [out, in], and of group scales and bases in whole numbers, as floats
+    [out, in / group]."""
+    pairs = codes.view(len(codes), -1, 2)
+    return Int4Weight(pairs[..., 0] | pairs[..., 1] << 4, steps.to(torch.uint8), bases.to(torch.int8))
+
+
+def lines_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the group scales and bases [..] of 8-bit weights before rounding, [.., group], that a search finds."""
+    _, _, steps, bases = _search(x, torch.ones(x.shape[-1]))
+    return steps, bases
+
+
+def nearest(x: Tensor, steps: Tensor, bases: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns the codes of 8-bit weights before rounding, as floats; shapes broadcast."""
+    codes = torch.mul(x - bases + 0.5, _STEPS / steps, out=out)
+    return codes.round_().clamp_(0, _LARGEST_CODE)
+
+
+def values_of(codes: Tensor, steps: Tensor, bases: Tensor) -> Tensor:
+    """Returns the 8-bit weights of codes, as floats; shapes broadcast."""
+    return (codes * steps / _STEPS).floor_().add_(bases)
 
 
 def rough_error(weight: Tensor, scale: Tensor, group: int, importance: Tensor | None = None) -> float:
     """Returns the error of 4-bit weights without a search, as a share of the weights' own squares, both times the
     importance: a quick measure of how much a layer loses. It looks at no more than _SAMPLE outputs."""
-    some = slice(0, None, -(-len(weight) // _SAMPLE))
-    x = (weight[some].float() / scale[some, None]).view(-1, weight.shape[1] // group, group)
-    share = _share(importance, weight.shape[1], group)
+    some = sampled(weight)
+    exact, share = weight[some].float(), _share(importance, weight.shape[1], group).view(-1)
+    error = roughly(weight[some], scale[some], group) - exact
+    return float((error.square() * share).sum() / (exact.square() * share).sum().clamp(min=1e-30))
+
+
+def sampled(weight: Tensor) -> slice:
+    """Returns no more than _SAMPLE outputs of weights [out, in], evenly apart."""
+    return slice(0, None, -(-len(weight) // _SAMPLE))
+
+
+def roughly(weight: Tensor, scale: Tensor, group: int) -> Tensor:
+    """Returns the weights [out, in], fp32, that 4 bits without a search stand for."""
+    x = (weight.float() / scale[:, None]).view(len(weight), -1, group)
     low, high = x.amin(-1), x.amax(-1)
-    error = _rounded(x, share, (high - low) * (_STEPS / _LARGEST_CODE), low)[0].sum()
-    return float(error / (x.square() * share).sum().clamp(min=1e-30))
+    found = _rounded(x, torch.ones(group), (high - low) * (_STEPS / _LARGEST_CODE), low)
+    values = values_of(found[1], found[2][..., None], found[3][..., None])
+    return values.view(weight.shape) * scale[:, None]
 
 
 def error_of(coded: Int4Weight, weight: Tensor, scale: Tensor, importance: Tensor | None = None) -> float:
@@ -151,9 +186,9 @@ def _share(importance: Tensor | None, depth: int, group: int) -> Tensor:
     return (share / share.mean().clamp(min=1e-30) + 1e-4).view(-1, group)
 
 
-def _search(x: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns codes [rows, groups, group], group scales [rows, groups] and bases, all uint8, for 8-bit weights before
-    rounding. Each width of the search is refined by weighted least squares: the line that turns codes into weights."""
+def _search(x: Tensor, share: Tensor) -> _Found:
+    """Returns the best line of each group of 8-bit weights before rounding, [.., group]. Each width of the search is
+    refined by weighted least squares: the line that turns codes into weights."""
     low, high = x.amin(-1), x.amax(-1)
     total = share.sum(-1)
     best = _rounded(x, share, (high - low) * (_STEPS / _LARGEST_CODE), low)
@@ -169,8 +204,7 @@ def _search(x: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             slope = (spread * x * share).sum(-1) / (spread.square() * share).sum(-1).clamp(min=1e-9)
             steps, base = slope * _STEPS, mean - slope * mean_code
         best = _better(best, _rounded(x, share, steps, base))
-    _, codes, steps, base = best
-    return codes.to(torch.uint8), steps.to(torch.uint8), base.to(torch.int8).view(torch.uint8)
+    return best
 
 
 def _rounded(x: Tensor, share: Tensor, steps: Tensor, base: Tensor) -> _Found:
@@ -179,11 +213,11 @@ def _rounded(x: Tensor, share: Tensor, steps: Tensor, base: Tensor) -> _Found:
     reach = (steps * _LARGEST_CODE / _STEPS).floor()
     at = steps[..., None]
     codes = ((x - base[..., None]) * _STEPS / at).round_().clamp_(0, _LARGEST_CODE)
-    values = (codes * at / _STEPS).floor_()
+    values = values_of(codes, at, torch.zeros(()))
     base = ((x - values) * share).sum(-1).div_(share.sum(-1)).round_()
     base = torch.minimum(base.clamp(min=-128), 127 - reach)
-    codes = ((x - base[..., None] + 0.5) * _STEPS / at).round_().clamp_(0, _LARGEST_CODE)
-    error = (codes * at / _STEPS).floor_().add_(base[..., None]).sub_(x).square_().mul_(share).sum(-1)
+    codes = nearest(x, at, base[..., None])
+    error = values_of(codes, at, base[..., None]).sub_(x).square_().mul_(share).sum(-1)
     return error, codes, steps, base
 
 

@@ -5,7 +5,7 @@ weights says what the layer would lose in 4 bits.
 """
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from models.progress import Progress
 from models.weights import skeleton
 from models.weights.conversion import finite, read
 from models.weights.experts import Expert
-from models.weights.hadamard import BLOCK
-from models.weights.int4 import fits, rough_error
+from models.weights.gptq import Moments, loss_of
+from models.weights.hadamard import BLOCK, of_weights
+from models.weights.int4 import encode, error_of, fits, rough_error, roughly, sampled
 from models.weights.int8 import row_scale
 from models.weights.names import (
     COLUMNS_SUFFIX,
@@ -34,6 +35,24 @@ from models.weights.skeleton import Skeleton
 _BIAS = "_bias"
 SENSITIVE = 3.0
 """Times the error of the median layer from which on a layer stays in 8 bits."""
+_ON_STEPS = 1e-3
+"""The error of 4-bit weights, as a share of their squares, up to which they were in 4 bits before: rounding to 8 bits
+gives 1e-4, and weights that nobody rounded lose 6e-3 in groups of 32."""
+_LAYERS, _OUTPUTS = 8, 64
+"""What is looked at for that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What the inputs of the layers are like on `tokens` of text, by the layers' modules: outlier columns, mean squares
+    or second moments, as the precision uses them; and the block of the Hadamard transform that they pass, 1 for none.
+    """
+
+    tokens: int
+    block: int
+    outliers: dict[str, torch.Tensor] = field(default_factory=dict)
+    importance: dict[str, torch.Tensor] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,31 +72,22 @@ class Planned:
 
 
 def plan_of(
-    source: Path,
-    model: Skeleton,
-    outliers: dict[str, torch.Tensor],
-    group: int,
-    importance: dict[str, torch.Tensor],
-    progress: Progress,
-    precision: str,
+    source: Path, model: Skeleton, inputs: Inputs, group: int, progress: Progress, precision: str
 ) -> list[Planned]:
     """Every tensor of the new version, in the order of the old files. An omitted tied head follows its embedding, or
     stands in its place where the version holds one of them."""
-    stored = {
-        model.canonical(tensor.name): (tensor, path)
-        for path in sorted(source.glob("*.safetensors"))
-        for tensor in read_header(path)
-        if model.reads(tensor.name)
-    }
-    one_head, block = model.has_one_head(precision), BLOCK if precision in HADAMARD else 1
+    stored, outliers, block = _stored(source, model), inputs.outliers, inputs.block
+    one_head, of_head = model.has_one_head(precision), BLOCK if precision in HADAMARD else 1
     heads = {embedding: head for head, embedding in model.tied.items() if one_head or head not in stored}
-    coarse = _coarse(stored, model, group, importance, progress) if group else frozenset()
+    coarse = _coarse(stored, model, group, inputs, progress) if group else frozenset()
     planned: list[Planned] = []
     coded, fused = model.coded, _fused(model)
     for name, (tensor, path) in stored.items():
         if name in coded:
             if name not in heads.values():  # such a head is made of the embedding
-                planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0, block)
+                is_head = coded[name].out_features == model.vocab_size
+                of_layer = of_head if is_head else block
+                planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0, of_layer)
         elif name in fused:
             for part in fused[name]:
                 planned += _linear(part, tensor, path, coded[part], outliers, group if part in coarse else 0, block)
@@ -87,8 +97,41 @@ def plan_of(
             dtype = "BF16" if tensor.dtype in FLOATS else tensor.dtype
             planned.append(Planned(Tensor(name, dtype, tensor.shape), tensor.name, path))
         if name in heads:
-            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0, block)
+            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0, of_head)
     return planned
+
+
+def block_of(source: Path, model: Skeleton, precision: str, group: int) -> int:
+    """Returns the block of the Hadamard transform that a version's layers pass. Weights that were in 4 bits before pass
+    none for `int4`, which finds their steps again."""
+    if precision not in HADAMARD:
+        return 1
+    return 1 if precision == "int4" and _is_on_steps(_stored(source, model), model, group) else BLOCK
+
+
+def _stored(source: Path, model: Skeleton) -> dict[str, tuple[Tensor, Path]]:
+    """Returns the tensors of a version that the model reads, by its own names, and their files."""
+    return {
+        model.canonical(tensor.name): (tensor, path)
+        for path in sorted(source.glob("*.safetensors"))
+        for tensor in read_header(path)
+        if model.reads(tensor.name)
+    }
+
+
+def _is_on_steps(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: int) -> bool:
+    names = [
+        (linear.fused or name, linear)
+        for name, linear in model.coded.items()
+        if linear.out_features != model.vocab_size and fits(linear.in_features, group)
+    ]
+    errors = []
+    for name, linear in names[:: max(1, len(names) // _LAYERS)]:
+        if name in stored:
+            weight = weight_of(stored[name][0].name, stored[name][1], linear)
+            some = weight[:: max(1, len(weight) // _OUTPUTS)]
+            errors.append(error_of(encode(some, row_scale(some), group), some, row_scale(some)))
+    return bool(errors) and statistics.median(errors) < _ON_STEPS
 
 
 def _fused(model: Skeleton) -> dict[str, list[str]]:
@@ -117,7 +160,7 @@ def _coarse(
     stored: dict[str, tuple[Tensor, Path]],
     model: Skeleton,
     group: int,
-    importance: dict[str, torch.Tensor],
+    inputs: Inputs,
     progress: Progress,
 ) -> frozenset[str]:
     """Returns the linear layers, by the names of their weights, that become 4-bit."""
@@ -131,13 +174,24 @@ def _coarse(
         tensor, path = stored[held]
         weight = weight_of(tensor.name, path, linear)
         expert = Expert.of_name(linear.module)
-        found = rough_error(weight, row_scale(weight), group, importance_of(importance, linear))
+        found = _rough_loss(weight, group, inputs, linear)
         errors.setdefault(expert.fused if expert else name, {})[name] = found
     if not errors:
         raise Conflict(f"no layer has inputs in groups of {group}; choose another group_size, or int8")
     means = {together: statistics.mean(each.values()) for together, each in errors.items()}
     usual = statistics.median(means.values())
     return frozenset(name for together in errors for name in errors[together] if means[together] <= SENSITIVE * usual)
+
+
+def _rough_loss(weight: torch.Tensor, group: int, inputs: Inputs, linear: skeleton.Linear) -> float:
+    """Returns what a layer loses in 4 bits without a search, as a share of the squares of its outputs."""
+    if inputs.block == 1 or Expert.of_name(linear.module):
+        return rough_error(weight, row_scale(weight), group, importance_of(inputs.importance, linear))
+    mixed, moments = of_weights(weight[sampled(weight)], inputs.block), inputs.moments.get(linear.module)
+    if moments is None:
+        return rough_error(mixed, row_scale(mixed), group)
+    wrong = roughly(mixed, row_scale(mixed), group) - mixed
+    return loss_of(wrong, inputs.block, moments) / max(loss_of(mixed, inputs.block, moments), 1e-30)
 
 
 def importance_of(found: dict[str, torch.Tensor], linear: skeleton.Linear) -> torch.Tensor | None:
@@ -166,7 +220,7 @@ def _linear(
     if group:
         groups = (shape[0], shape[1] // group)
         tensors = [Tensor(name, "U8", (shape[0], shape[1] // 2)), scale]
-        block = 1
+        block = 1 if Expert.of_name(linear.module) else block
         tensors += [Tensor(module + GROUP_SCALE_SUFFIX, "U8", groups), Tensor(module + GROUP_BASE_SUFFIX, "I8", groups)]
     if block > 1:
         tensors.append(Tensor(module + HADAMARD_SUFFIX, "I32", (1,)))

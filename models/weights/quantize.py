@@ -3,12 +3,12 @@
 An 8-bit version stores, for `service.engine.runner`:
 
     <module>.weight        int8     [out_features, in_features], also for GPT-2's Conv1D (transposed here) and for a
-                                    tied output head. `int8` and `int8-weight` hold such a matrix once: the embedding
-                                    reads its rows. Other precisions hold a floating embedding beside it
+                                    tied output head. `llm-int8` holds a floating embedding beside such a head; in the
+                                    others the embedding reads the head's rows
     <module>.weight_scale  float32  [out_features]; weight ~ int8 * scale, scale = largest magnitude of the row / 127,
                                     1 for a row of zeros; the error of a weight is at most scale / 2
-    <module>.hadamard      int32    [1], `int8` and `int8-weight` alone: the block of the Hadamard transform that the
-                                    weights have passed, as their inputs do when they are multiplied
+    <module>.hadamard      int32    [1], of `int8`, `int8-weight` and `int4`: the block of the Hadamard transform that
+                                    the weights have passed, as their inputs do when they are multiplied
                                     (`models.weights.hadamard`)
     <module>.outlier_columns  int32 [n], `llm-int8` alone: the input columns that stay in 16 bits; 0 in <module>.weight
     <module>.outlier_weight   bf16  [out_features, n], their weights
@@ -37,9 +37,9 @@ weights, so only `service.engine.runner` may load such a version. Tensors are re
 """
 
 import shutil
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version as installed
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -64,7 +64,7 @@ from models.weights.conversion import (
 from models.weights.experts import Expert
 from models.weights.gptq import Moments
 from models.weights.hadamard import BLOCK, of_weights
-from models.weights.int4 import GROUPS, encode, error_of
+from models.weights.int4 import GROUPS, Int4Weight, encode, error_of
 from models.weights.int8 import quantize_rows, row_scale
 from models.weights.names import (
     COLUMNS_SUFFIX,
@@ -74,10 +74,13 @@ from models.weights.names import (
     KEPT_SUFFIX,
     SCALE_SUFFIX,
 )
-from models.weights.quantization_plan import Planned, importance_of, part_of, plan_of, weight_of
-from models.weights.skeleton import Skeleton
+from models.weights.quantization_plan import Inputs, Planned, block_of, importance_of, part_of, plan_of, weight_of
+from models.weights.skeleton import Linear, Skeleton
 
 REPORT = "quantization.json"
+_TOKENS = 1_400
+_TOKENS_OF_INT4 = 12_000
+"""Tokens of text that precisions are calibrated on; 4 bits gain by more."""
 _ROWS = 4096
 """Outputs that are rounded at a time, so that few of them are wide at once."""
 
@@ -94,9 +97,10 @@ def quantize(
 ) -> Manifest:
     """Publish a new version of `parent` with its linear layers in 8 or 4 bits; the parent must be bf16 or fp32.
 
-    `llm-int8` finds its outliers on the texts that `calibrate` gives. `int8` and `int8-weight` round by GPTQ on these
-    texts, or to the nearest code without texts and for encoder-decoder models. `int4` weighs errors by the inputs on
-    them, or equally; `group_size` weights share a scale, 32 if it is None.
+    `llm-int8` finds its outliers on the texts that `calibrate` gives. `int8`, `int8-weight` and `int4` round by GPTQ on
+    these texts, or to the nearest code without texts and for encoder-decoder models. `group_size` weights of `int4`
+    share a scale, 32 if it is None. Experts in 4 bits, and weights that were in 4 bits before, pass no transform; their
+    errors are weighed by the inputs on the texts.
 
     Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
     for `llm-int8` without a text, or for a `group_size` that there is not.
@@ -120,48 +124,49 @@ def quantize(
     group = _group_size(wanted, group_size)
     has_use = wanted == "llm-int8" or not model.is_encoder_decoder
     calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
-    inputs = _measured(source, model, wanted, calibration, progress)
+    inputs = _measured(source, model, wanted, group, calibration, progress)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = plan_of(source, model, inputs.outliers, group, inputs.importance, progress, wanted)
+        plan = plan_of(source, model, inputs, group, progress, wanted)
         quantizer = _Quantizer(plan, inputs, progress)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
         if wanted == "llm-int8":
             (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
         if wanted == "int4":
             (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
-        facts = _facts(parent, wanted, plan, group, inputs.tokens, author)
+        facts = _facts(parent, wanted, plan, group, inputs, author)
         return repository.publish(staged, facts, parent.name, version, hashes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Inputs:
-    """What the inputs of the layers are like on `tokens` of text, by the layers' modules: outlier columns, mean squares
-    or second moments, as the precision uses them."""
-
-    tokens: int
-    outliers: dict[str, torch.Tensor] = field(default_factory=dict)
-    importance: dict[str, torch.Tensor] = field(default_factory=dict)
-    moments: dict[str, Moments] = field(default_factory=dict)
-
-
-def _measured(source: Path, model: Skeleton, wanted: Precision, texts: TokenIds, progress: Progress) -> _Inputs:
+def _measured(
+    source: Path, model: Skeleton, wanted: Precision, group: int, texts: TokenIds, progress: Progress
+) -> Inputs:
+    block = block_of(source, model, wanted, group)
+    texts = _first(texts, _TOKENS_OF_INT4 if wanted == "int4" else _TOKENS)
     tokens = sum(len(text) for text in texts)
     if wanted == "llm-int8":
         if not texts:
             raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
         progress(0.0, "looking for outliers")
-        return _Inputs(tokens, outliers=outlier_columns(source, model.linears, texts, THRESHOLD))
+        return Inputs(tokens, block, outliers=outlier_columns(source, model.linears, texts, THRESHOLD))
     if not texts:
-        return _Inputs(0)
+        return Inputs(0, block)
     progress(0.0, "measuring the inputs of the layers")
-    if wanted == "int4":
-        return _Inputs(tokens, importance=mean_squares(source, _inputs_of(model), texts))
-    modules = [linear.module for linear in model.linears.values()]
-    return _Inputs(tokens, moments=second_moments(source, modules, texts, BLOCK))
+    modules, mixtures = [linear.module for linear in model.linears.values()], _mixtures(model)
+    if block == 1:
+        return Inputs(tokens, block, importance=mean_squares(source, [*modules, *mixtures], texts))
+    moments = second_moments(source, modules, texts, block)
+    weighed = mean_squares(source, mixtures, texts) if wanted == "int4" and mixtures else {}
+    return Inputs(tokens, block, importance=weighed, moments=moments)
+
+
+def _first(texts: TokenIds, tokens: int) -> TokenIds:
+    """Returns as many of the first texts as have so many tokens, the last one whole."""
+    counts = accumulate(len(text) for text in texts)
+    return [text for text, count in zip(texts, counts, strict=True) if count - len(text) < tokens]
 
 
 def _group_size(precision: Precision, wanted: int | None) -> int:
@@ -175,7 +180,7 @@ def _group_size(precision: Precision, wanted: int | None) -> int:
     return wanted or GROUPS[0]
 
 
-def _outlier_report(model: Skeleton, inputs: _Inputs) -> dict[str, object]:
+def _outlier_report(model: Skeleton, inputs: Inputs) -> dict[str, object]:
     outliers = inputs.outliers
     layers = {
         linear.module: {
@@ -200,7 +205,7 @@ class _Quantizer:
     """Gives the bytes of planned tensors by name. What else a layer has is asked for right after its weight, and kept
     until then. `errors` has those of 4-bit layers by module."""
 
-    def __init__(self, plan: list[Planned], inputs: _Inputs, progress: Progress) -> None:
+    def __init__(self, plan: list[Planned], inputs: Inputs, progress: Progress) -> None:
         self.errors: dict[str, float] = {}
         self._plan = {item.tensor.name: item for item in plan}
         self._inputs = inputs
@@ -233,9 +238,9 @@ class _Quantizer:
             values, scales = zip(*parts, strict=True)
             self._kept[module + SCALE_SUFFIX] = torch.cat(scales)
             return bytes_of(torch.cat(values))
-        scale, importance = row_scale(weight), importance_of(self._inputs.importance, item.linear)
-        coded = encode(weight, scale, item.group, importance)
-        self.errors[item.linear.module] = error_of(coded, weight, scale, importance)
+        mixed = of_weights(weight, item.hadamard) if item.hadamard > 1 else weight
+        scale = row_scale(mixed)
+        coded, self.errors[item.linear.module] = _coded(mixed, scale, item, item.linear, self._inputs)
         self._kept[module + SCALE_SUFFIX] = scale
         self._kept[module + GROUP_SCALE_SUFFIX] = coded.group_scale
         self._kept[module + GROUP_BASE_SUFFIX] = coded.group_base
@@ -248,28 +253,51 @@ def _rounded(weight: torch.Tensor, block: int, moments: Moments | None) -> tuple
     return quantize_rows(mixed) if moments is None else gptq.quantize_rows(mixed, block, moments)
 
 
-def _inputs_of(model: Skeleton) -> list[str]:
-    """Returns the modules whose inputs tell an importance: linear layers, and the mixtures of experts."""
+def _coded(
+    mixed: torch.Tensor, scale: torch.Tensor, item: Planned, linear: Linear, inputs: Inputs
+) -> tuple[Int4Weight, float]:
+    """Returns the 4-bit form of weights [out, in] behind their transform, and the share of the squares of the outputs
+    that it loses."""
+    moments = inputs.moments.get(linear.module) if item.hadamard > 1 else None
+    if moments is None:
+        importance = importance_of(inputs.importance, linear) if item.hadamard == 1 else None
+        coded = encode(mixed, scale, item.group, importance)
+        return coded, error_of(coded, mixed, scale, importance)
+    coded = gptq.quantize_groups(mixed, scale, item.group, item.hadamard, moments)
+    wrong = coded.decoded() * scale[:, None] - mixed
+    whole = gptq.loss_of(mixed, item.hadamard, moments)
+    return coded, gptq.loss_of(wrong, item.hadamard, moments) / max(whole, 1e-30)
+
+
+def _mixtures(model: Skeleton) -> list[str]:
+    """Returns the modules of the mixtures of experts."""
     parts = (Expert.of_name(linear.module) for linear in model.experts.values())
-    mixtures = dict.fromkeys(part.module for part in parts if part)
-    return [*(linear.module for linear in model.linears.values()), *mixtures]
+    return list(dict.fromkeys(part.module for part in parts if part))
 
 
-def _facts(parent: Manifest, precision: Precision, plan: list[Planned], group: int, tokens: int, author: str) -> Facts:
+def _facts(
+    parent: Manifest, precision: Precision, plan: list[Planned], group: int, inputs: Inputs, author: str
+) -> Facts:
     weights = [item for item in plan if item.linear and item.tensor.name.endswith(".weight")]
     linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
+    has_experts = any(item.linear and Expert.of_name(item.linear.module) for item in weights)
+    tokens, transform = inputs.tokens, f"inputs and weights by a Hadamard transform in blocks of {inputs.block}"
+    by_gptq = f"rounded by GPTQ in blocks of {inputs.block} on {tokens} tokens"
     rounding = "round to nearest"
-    if precision in HADAMARD and tokens:
-        rounding = f"rounded by GPTQ in blocks of {BLOCK} on {tokens} tokens"
-        if any(item.linear and Expert.of_name(item.linear.module) for item in weights):
-            rounding += ", those of experts to the nearest"
+    if inputs.moments:
+        rounding = by_gptq + (", those of experts to the nearest" if has_experts else "")
     recipe = f"{linears} linear weights to int8, symmetric per output channel, {rounding}; the rest bf16"
-    if precision in HADAMARD:
-        recipe += f"; inputs and weights by a Hadamard transform in blocks of {BLOCK}"
     if precision == "int4":
         weighed = f"weighed by the inputs on {tokens} tokens" if tokens else "all inputs alike"
-        recipe = f"{coarse} linear weights to int4 in groups of {group}, of the least error, {weighed}; {recipe}"
+        least = f"of the least error, {weighed}"
+        if inputs.moments:
+            least = by_gptq + (f", those of experts {least}" if has_experts else "")
+        recipe = f"{coarse} linear weights to int4 in groups of {group}, {least}; {recipe}"
+    if inputs.block > 1:
+        recipe += f"; {transform}"
+    elif precision in HADAMARD:
+        recipe += f"; the head's behind a Hadamard transform in blocks of {BLOCK}; weights that were in 4 bits before"
     if precision == "llm-int8":
         kept = sum(item.tensor.shape[0] for item in plan if item.tensor.name.endswith(COLUMNS_SUFFIX))
         recipe += f"; {kept} outlier columns of magnitude {THRESHOLD:g} or more kept in bf16"

@@ -128,12 +128,12 @@ class Shape:
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
         coded = self.layers * self.layer_weights
+        if precision == "int4":
+            coded = int4_bytes(coded)
         if precision in HADAMARD:
             coded += HADAMARD_BYTES * (7 * self.layers + 1)
             if self.tied:
                 rest -= self.head_weights  # the embedding reads the head's rows
-        if precision == "int4":
-            coded = int4_bytes(coded)
         return coded + self.head_weights + _SCALE_BYTES * outputs + 2 * rest
 
 

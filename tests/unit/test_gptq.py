@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.weights.gptq import moments_of, quantize_rows
+from models.weights.gptq import loss_of, moments_of, quantize_groups, quantize_rows
 from models.weights.hadamard import BLOCK, of_weights, transformed
+from models.weights.int4 import encode
 from models.weights.int8 import quantize_rows as nearest
+from models.weights.int8 import row_scale
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
@@ -44,3 +46,27 @@ def test_moments_are_of_blocks() -> None:
     first, second = moments_of(rows, 8)
     torch.testing.assert_close(first, (rows[:, :8].T @ rows[:, :8])[None])
     torch.testing.assert_close(second, (rows[:, 8:].T @ rows[:, 8:])[None])
+
+
+@pytest.mark.parametrize(("columns", "group"), [(576, 32), (128, 32), (96, 32), (256, 128)])
+def test_the_error_of_4_bit_weights_falls_too(columns: int, group: int) -> None:
+    seen, new = inputs(2000, columns), inputs(4000, columns)[2000:]
+    weight = of_weights(drawn(3, 300, columns), BLOCK)
+    scale, moments = row_scale(weight), moments_of(transformed(seen, BLOCK), BLOCK)
+    coded, plain = quantize_groups(weight, scale, group, BLOCK, moments), encode(weight, scale, group)
+    assert (coded.shape, coded.group) == (plain.shape, group)
+
+    def error(of: torch.Tensor) -> float:
+        return float((transformed(new, BLOCK) @ (of * scale[:, None] - weight).T).square().mean())
+
+    assert error(coded.decoded()) < 0.8 * error(plain.decoded())
+    wrong, tested = coded.decoded() * scale[:, None] - weight, moments_of(transformed(new, BLOCK), BLOCK)
+    blockwise = loss_of(wrong, BLOCK, tested) / len(new) / len(weight)
+    assert blockwise == pytest.approx(error(coded.decoded()), rel=0.3), "blocks of such inputs are hardly correlated"
+
+
+def test_4_bit_codes_of_inputs_without_direction_are_those_of_the_search() -> None:
+    weight = drawn(4, 20, 64)
+    scale = row_scale(weight)
+    found = quantize_groups(weight, scale, 32, 64, [torch.eye(64)[None]])
+    assert torch.equal(found.decoded(), encode(weight, scale, 32).decoded())

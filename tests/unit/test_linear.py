@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.weights.int4 import decoded
+from models.weights.int4 import decoded, encode
+from models.weights.int8 import row_scale
 from service.engine.runner import linear
 from service.engine.runner.forwards.decoder import fuse
 from service.engine.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows
@@ -122,6 +123,19 @@ def test_fused_layers_take_over_what_their_parts_have_packed() -> None:
         want = torch.cat([part(x) for part in parts], dim=1)
         assert torch.equal(NativeLinear(kernels, parts)(x), want)
         assert all((part.native is None) == (sizes[1:2] != (7,)) for part in parts)
+
+
+def test_parts_of_several_bits_are_packed_anew() -> None:
+    """What 4-bit queries have packed is no beginning of a layer whose keys have 8 bits."""
+    kernels = library()
+    if kernels is None:
+        pytest.skip("torch operations pack again")
+    weight = torch.randn(2 * kernels.panel, 96, generator=torch.Generator().manual_seed(4))
+    scale = row_scale(weight)
+    parts = [Int8Linear(encode(weight, scale, 32), scale), layer(kernels.panel)]
+    x = rows(5)
+    want = torch.cat([part(x) for part in parts], dim=1)
+    assert torch.equal(NativeLinear(kernels, parts)(x), want)
 
 
 def test_fusing_changes_nothing() -> None:

@@ -42,7 +42,7 @@ class NativeLinear(nn.Module):
         self.dtype = dtypes.pop()
         self.in_features: int = weights[0].shape[1]
         self.out_features = sum(len(weight) for weight in weights)
-        self._group = weights[0].group if isinstance(weights[0], Int4Weight) else 0
+        self.group = weights[0].group if isinstance(weights[0], Int4Weight) else 0
         self._hadamard = _block(parts)
         self.kind = WEIGHT_ONLY if getattr(parts[0], "weight_only", False) else KINDS[self.dtype]
         packed, sums = _packed(library, parts, weights, self.kind)
@@ -69,7 +69,7 @@ class NativeLinear(nn.Module):
             self.in_features,
             *map(address, tensors),
             *outliers,
-            self._group,
+            self.group,
             self._hadamard,
         )
 
@@ -107,6 +107,8 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
     taken: list[NativeLinear | None] = [getattr(part, "native", None) for part in parts]
     found = [one for one in taken if one is not None]
     if len(found) < len(parts) or any(one.out_features % library.panel for one in found[:-1]):
+        return None
+    if len({(one.kind, one.group) for one in found}) > 1:  # such as 8-bit keys beside 4-bit queries
         return None
     for part in parts:
         part.release()
