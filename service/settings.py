@@ -496,7 +496,7 @@ def thread_environment() -> dict[str, str]:
 def engine_environment() -> dict[str, str]:
     """Returns the environment for an engine process. By default its OpenMP threads spin for about the time between two
     steps and then sleep: threads that spin on make a step 30 times slower as soon as other work wants a core
-    (docs/log.md). torch's profiler writes no lines of its own to the log."""
+    (loadtest/results/log.md). torch's profiler writes no lines of its own to the log."""
     return {"GOMP_SPINCOUNT": "30000", "KINETO_LOG_LEVEL": "99", **os.environ}
 
 

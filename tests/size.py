@@ -16,6 +16,7 @@ from pathlib import Path
 
 Graph = dict[str, set[str]]
 CODE = ("service", "models", "loadtest", "tests")
+DOCUMENTS = ("README", "CONTRIBUTING", "CHANGELOG")
 
 
 def main() -> None:
@@ -43,8 +44,17 @@ def measured(tree: Path) -> dict[str, int]:
     found["arrows up"] = arrows_up(rooms)
     found["circles of modules"] = len(list(circles(imports)))
     found["cases that pytest collects"] = _cases(tree)
-    texts = [path.read_text(encoding="utf-8") for path in present if path.suffix == ".md"]
-    found["words of Markdown"] = sum(len(text.split()) for text in texts)
+    return found | _words(tree, [path.relative_to(tree) for path in present if path.suffix == ".md"])
+
+
+def _words(tree: Path, pages: list[Path]) -> dict[str, int]:
+    """Returns the words of the documents, of the results of measurements, and of what stands beside code."""
+    found = {"words of documents": 0, "words of results": 0, "words of other Markdown": 0}
+    for page in pages:
+        of_docs = page.parts[0] == "docs" or (page.name.startswith(DOCUMENTS) and len(page.parts) == 1)
+        results = page.is_relative_to("loadtest/results")
+        kind = "documents" if of_docs else "results" if results else "other Markdown"
+        found[f"words of {kind}"] += len((tree / page).read_text(encoding="utf-8").split())
     return found
 
 

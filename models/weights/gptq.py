@@ -10,7 +10,7 @@ inside of the blocks of the Hadamard transform alone: on SmolLM2-135M, moments o
     GPTQ, all columns    0.0029        0.055
 
 4-bit weights need more text for it: moments of 1,420 tokens gained nothing over a search by the inputs' mean squares,
-those of 9,600 did (docs/log.md, 2026-11-27).
+those of 9,600 did (loadtest/results/log.md, 2026-11-27).
 """
 
 from collections.abc import Iterator

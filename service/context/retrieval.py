@@ -10,7 +10,7 @@ text holds. It is pure; it knows no turns, no store and no model.
 A chat's own questions resemble a question more than its answers do: hence QUESTION_WEIGHT. Among texts that share no
 term with the question, the ones with the most information are the likeliest to answer it: hence `information`.
 Source of the first term: Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009. The other two were
-measured with the demo model's chats (docs/log.md).
+measured with the demo model's chats (loadtest/results/log.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """This module folds texts and cuts them into terms for search.
 
 A pair of neighbouring characters finds a Korean word of two syllables, and a word with any particle behind it. For
-scripts with spaces between words, whole words find more (docs/log.md).
+scripts with spaces between words, whole words find more (loadtest/results/log.md).
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Grain:
 
 
 GRAINS: Final = (Grain("fine", 2, 2), Grain("middle", 1, 1), Grain("coarse", 1, 0), Grain("bare", 0, 0))
-"""The finest first. The last one has precision, threads and replicas alone: they matter most (docs/log.md)."""
+"""The finest first. The last one has precision, threads and replicas alone: they matter most
+(loadtest/results/log.md)."""
 
 
 @dataclass(frozen=True, slots=True)
