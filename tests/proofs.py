@@ -18,9 +18,9 @@ PROOFS: Final[dict[str, str]] = {
     "tests/golden/test_file_versions.py::test_it_predicts_what_the_bf16_version_predicts": "blocks of a GGUF file",
     "tests/real/test_one_look.py::test_a_plain_question_is_answered_alone_and_in_a_crowd": "a pretrained model",
     # The machines that look for what nobody thought of
-    "tests/property/test_scheduler_machine.py::test_scheduler[Scheduler-4-decoder]": "scheduler over memory and disk",
+    "tests/property/test_scheduler_machine.py::test_scheduler": "scheduler over memory and disk",
     "tests/property/test_scheduler_machine.py::test_a_planted_defect_is_found": "the machine sees a leak",
-    "tests/property/test_blocks_machine.py::test_blocks[3-None]": "no block is lost or held twice",
+    "tests/property/test_blocks_machine.py::test_blocks": "no block is lost or held twice",
     "tests/property/test_sessions_machine.py::TestOnSqlite::runTest": "sessions are what a model of them says",
     "tests/property/test_trimming.py::test_policies": "what is sent fits, and pins stay",
     # What dies

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import pytest
 from werkzeug.serving import WSGIRequestHandler
@@ -22,11 +24,20 @@ BUCKET = "versions"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Gives the endpoint of an S3 server in this process, with a bucket."""
+    """Gives the endpoint of an S3 server in this process, with a bucket. Its threads put one object at a time: moto
+    looks whether there is one and then writes, and on busy cores two would find none."""
     import boto3
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
+    put, alone = S3Response.put_object, Lock()
+
+    def put_alone(self: S3Response) -> Any:
+        with alone:
+            return put(self)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", put_alone)
         patch.setattr(WSGIRequestHandler, "log_request", lambda *_: None)
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()

@@ -142,6 +142,13 @@ def test_each_row_has_its_own_changes() -> None:
     assert changed == [[], [1, 5, 6], [7, 9], [], [2, 5]]
 
 
+def test_bias_is_added_to_what_is_penalised(sampler: Sampler) -> None:
+    table = torch.full((1, VOCABULARY), 2.0)
+    params = replace(GREEDY, repetition_penalty=2.0, logit_bias=((1, 3.0),))
+    [found] = sampler.processed(list(table), [row(params, prompt=(1,))])
+    assert found[:2].tolist() == [2.0, 2.0 / 2.0 + 3.0]
+
+
 def test_bias_is_added_and_can_ban(sampler: Sampler) -> None:
     table = torch.tensor([[3.0, 2.0, 1.0]])
     assert ids(sampler, table, row(replace(GREEDY, logit_bias=((2, 5.0),)))) == [2]
@@ -359,6 +366,11 @@ def test_tied_logprobs_come_by_lower_id(sampler: Sampler) -> None:
     assert [token for token, _ in second.top] == [0, 1]
     (whole,) = sampler.token_logprobs(table[:1], [0], 9)
     assert [token for token, _ in whole.top] == [1, 2, 3, 0, 4]
+
+
+def test_a_row_without_numbers_has_no_number_for_a_logprob(sampler: Sampler) -> None:
+    first, second = sampler.token_logprobs(torch.tensor([[float("nan"), 0.0], [0.0, 0.0]]), [1, 1], 0)
+    assert math.isnan(first.logprob) and second.logprob == pytest.approx(-math.log(2))
 
 
 def test_no_logprobs_unless_asked(sampler: Sampler) -> None:

@@ -54,6 +54,24 @@ def test_passages_are_sent_whole_or_not_at_all(tokenizer: Tokenizer) -> None:
     assert {1, 2} <= seen
 
 
+def test_passages_have_their_quarter_before_old_turns_have_the_rest(tokenizer: Tokenizer) -> None:
+    long = [Message(each.role, f"{each.content} and so on" * 4) for each in TALK]
+    passages = (Document("open at nine", id="k_1"), Document("closed on Monday", id="k_2"))
+    for limit in range(320, 900, 20):
+        found = trimmed(tokenizer, long, limit, "window", Past(passages=passages))
+        assert found.passages == passages and 0 < found.knowledge_tokens <= limit // 4 and found.cut is not None
+
+
+def test_what_the_template_writes_around_passages_counts(tokenizer: Tokenizer) -> None:
+    passages = tuple(Document("seven", id=f"k_{at}") for at in range(40))
+    for limit in range(60, 600, 7):
+        assert trimmed(tokenizer, TALK[-1:], limit, "window", Past(passages=passages)).knowledge_tokens <= limit // 4
+
+
+def test_a_chat_of_system_messages_alone_is_sent(tokenizer: Tokenizer) -> None:
+    assert len(trimmed(tokenizer, [Message("system", "You sell lunch.")] * 2, 300, "window").sent_messages) == 2
+
+
 def test_the_summary_that_stands_for_the_fewest_messages_is_sent(tokenizer: Tokenizer) -> None:
     """Of those that stand for all that is left out."""
     past = Past(summaries=((10, "ten"), (8, "eight")))
