@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 ANSWER_SECONDS = 1800
-"""BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
+"""BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long
+(docs/decisions/bentoml.md)."""
 GENERATE = "/generate"
 
 settings = settings_or_exit()

@@ -4,7 +4,7 @@ Columns are rounded one after the other. The error of each is passed on to the c
 inputs go together (Frantar et al. 2023). That needs the second moments of the inputs, E[x x^T]. They are measured
 inside of the blocks of the Hadamard transform alone: on SmolLM2-135M, moments of all columns gained nothing more.
 
-                        KL to fp32    mean |difference of logprobs|    (docs/decisions/0065)
+                        KL to fp32    mean |difference of logprobs|    (docs/decisions/precisions.md)
     nearest codes        0.0050        0.074
     GPTQ, in blocks      0.0028        0.055
     GPTQ, all columns    0.0029        0.055
