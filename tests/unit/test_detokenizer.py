@@ -138,6 +138,13 @@ def test_a_stop_string_of_byte_tokens_stops_before_their_run_has_ended() -> None
     assert detokenizer.stopped
 
 
+def test_a_stop_string_that_ignored_byte_tokens_complete_does_not_count() -> None:
+    """Also where it is certain only when their run has ended."""
+    detokenizer = Detokenizer(Fallback(), ("\n",), ignore_stop_until=2)
+    assert "".join(detokenizer.push(id) for id in (ord("가"), 0x0A, ord("나"))) == "가\n나"
+    assert not detokenizer.stopped
+
+
 def test_a_run_of_byte_tokens_ends_before_an_unfinished_character() -> None:
     detokenizer = Detokenizer(Fallback())
     deltas = [detokenizer.push(id) for id in (ord("가"), *"나".encode(), *"다".encode()[:2])]
@@ -166,3 +173,24 @@ def test_a_content_that_is_known_at_the_end_is_cut_at_its_stop_string() -> None:
     detokenizer = Detokenizer(texts("one ", "STOP", " two"), ("STOP",), boundary=Late())
     assert [detokenizer.push(id) for id in range(3)] == ["", "", ""]
     assert (detokenizer.finish(), detokenizer.stop_string) == ("one ", "STOP")
+
+
+class Bar:
+    """The content begins behind a bar."""
+
+    content_at: int | None = None
+    is_undecided = True
+    seen = ""
+
+    def push(self, text: str) -> None:
+        self.seen += text
+        if "|" in self.seen:
+            self.content_at = self.seen.index("|") + 1
+
+    def finish(self) -> None: ...
+
+
+def test_a_stop_string_before_the_content_ends_nothing() -> None:
+    detokenizer = Detokenizer(texts("STOP", "|", "a", "STOP"), ("STOP",), boundary=Bar())
+    assert "".join(detokenizer.push(id) for id in range(4)) == "STOP|a"
+    assert detokenizer.stop_string == "STOP"
