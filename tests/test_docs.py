@@ -42,6 +42,10 @@ from tests.conformance import documented
 ROOT = Path(__file__).parent.parent
 
 
+DOCUMENTS = ["README.md", "README.ko.md", "CONTRIBUTING.md", "CHANGELOG.md", "loadtest/results/log.md"]
+DOCUMENTS += sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
 def page(name: str) -> str:
     return (ROOT / name).read_text()
 
@@ -138,9 +142,7 @@ def test_every_command() -> None:
             assert f"`dosirak {words}" in text, f"dosirak {words} is not in docs/operations.md"
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "README.ko.md", "docs/architecture.md", "docs/internals.md", "docs/api.md", "CONTRIBUTING.md"]
-)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_and_named_files_exist(name: str) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page(name)):
         assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
