@@ -13,11 +13,15 @@ export type AmountsShown = { "texts": number; "answers": number; "answer_tokens"
 export type AnthropicError = { "type": "error"; "error": { "message": string | null; "type": string | null; "param": string | null; "code": string | null }; "request_id": string };
 
 /** The data of one event, whose name is its `type`. A stream that fails ends with `error`. */
-export type AnthropicEvent = (MessageStart | BlockStart | BlockDelta | BlockStop | service__api__schemas__answers__anthropic__MessageDelta | MessageStop | Ping | AnthropicError);
+export type AnthropicEvent = (MessageStart | BlockStart | BlockDelta | BlockStop | AnthropicMessageDelta | MessageStop | Ping | AnthropicError);
+
+export type AnthropicJsonFormat = { "type": "json_schema"; "schema": Record<string, unknown> };
 
 /** A whole answer; in a stream's first event without content and stop reason. `model` is the version that
 answers. */
 export type AnthropicMessage = { "finish_detail"?: ("deadline" | "error" | null); "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "session_id"?: (string | null); "id": string; "type": "message"; "role": "assistant"; "model": string; "content": ((ThinkingContent | TextContent | ToolUseContent))[]; "stop_reason": ("end_turn" | "max_tokens" | "stop_sequence" | "tool_use" | "refusal" | "model_context_window_exceeded" | null); "stop_sequence": (string | null); "usage": AnthropicUsage };
+
+export type AnthropicMessageDelta = { "finish_detail"?: ("deadline" | "error" | null); "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "session_id"?: (string | null); "type": "message_delta"; "delta": StopDelta; "usage": AnthropicUsage };
 
 export type AnthropicMetadata = { "user_id"?: (string | null) };
 
@@ -26,6 +30,8 @@ export type AnthropicModel = { "type": "model"; "id": string; "display_name": st
 
 /** One page. `first_id` and `last_id` are null where it is empty. */
 export type AnthropicModels = { "data": (AnthropicModel)[]; "has_more": boolean; "first_id": (string | null); "last_id": (string | null) };
+
+export type AnthropicTextDelta = { "type": "text_delta"; "text": string };
 
 /** A function that the model may call. A call of a `strict` one keeps its schema, and so does every forced call.
 `eager_input_streaming` asks for what happens anyway: input is streamed as it is written. */
@@ -65,7 +71,7 @@ export type BatchingOfVersion = { "model": string; "state": string; "steps": num
 
 export type BinarySize = { "binary_data_size": number };
 
-export type BlockDelta = { "type": "content_block_delta"; "index": number; "delta": (ThinkingDelta | SignatureDelta | service__api__schemas__answers__anthropic__TextDelta | InputJsonDelta) };
+export type BlockDelta = { "type": "content_block_delta"; "index": number; "delta": (ThinkingDelta | SignatureDelta | AnthropicTextDelta | InputJsonDelta) };
 
 export type BlockStart = { "type": "content_block_start"; "index": number; "content_block": (ThinkingContent | TextContent | ToolUseContent) };
 
@@ -100,7 +106,7 @@ export type ChatChoice = { "digest"?: (string | null); "context"?: (Receipt | nu
 /** The data of one event; the stream ends with `data: [DONE]`. A failure is `{"error": …}` before it. */
 export type ChatChunk = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "chat.completion.chunk"; "created": number; "model": string; "system_fingerprint": string; "choices": (ChatChunkChoice)[]; "usage"?: (OpenAIUsage | null) };
 
-export type ChatChunkChoice = { "index": number; "delta": service__api__schemas__answers__openai__MessageDelta; "logprobs": (ChatLogprobs | null); "finish_reason": ("stop" | "length" | "content_filter" | "tool_calls" | null); "finish_detail"?: ("deadline" | "error" | null) };
+export type ChatChunkChoice = { "index": number; "delta": MessageDelta; "logprobs": (ChatLogprobs | null); "finish_reason": ("stop" | "length" | "content_filter" | "tool_calls" | null); "finish_detail"?: ("deadline" | "error" | null) };
 
 export type ChatCompletion = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "chat.completion"; "created": number; "model": string; "system_fingerprint": string; "choices": (ChatChoice)[]; "usage": OpenAIUsage };
 
@@ -108,7 +114,7 @@ export type ChatLogprobs = { "content": (ChatTokenLogprob)[]; "refusal": null };
 
 /** One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
 tool's message `tool_call_id` names the call that it is the result of. */
-export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((service__api__schemas__base__CalledTool)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
+export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((ToolCallFields)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
 
 /** `bytes` is null for a token that is a part of a character. */
 export type ChatToken = { "token": string; "logprob": (number | null); "bytes": ((number)[] | null) };
@@ -179,7 +185,7 @@ export type ConversationOf = { "id": string };
 export type ConversationShown = { "id": string; "object": "conversation"; "created_at": number; "metadata": Record<string, unknown> };
 
 /** What decides the tokens of a prompt; the other fields of a request do not. */
-export type CountTokensBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (service__api__schemas__anthropic__JsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
+export type CountTokensBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (AnthropicJsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
 /** How many messages there are of each kind; the lists of ids may name fewer. */
 export type Counts = { "kept": number; "dropped": number; "summarised": number };
@@ -259,13 +265,19 @@ export type FeedbackBody = { "id": string; "rating": 1 | -1; "preferred_over"?: 
 export type FileDeleted = { "id": string; "object": "file"; "deleted": boolean };
 
 /** Newest first, unless `order` is `asc`. */
-export type FilePage = { "object": "list"; "data": (service__api__schemas__answers__files__FileShown)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+export type FilePage = { "object": "list"; "data": (FileShown)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+
+/** Seconds since 1970; `expires_at` is null for a file that stays. */
+export type FileShown = { "id": string; "object": "file"; "bytes": number; "created_at": number; "expires_at": (number | null); "filename": string; "purpose": "batch" | "batch_output"; "status": "processed"; "status_details": (string | null) };
 
 /** `at` is the last message that the copy has. */
 export type ForkBody = { "at": string };
 
 /** `call_id` names the call in its result; `arguments` is a JSON object as text. */
 export type FunctionCall = { "id": string; "type": "function_call"; "call_id": string; "name": string; "arguments": string; "status": "in_progress" | "completed" | "incomplete" };
+
+/** `arguments` is a JSON object as text; empty text is an object without members. */
+export type FunctionCallFields = { "name": string; "arguments": string; "parsed_arguments"?: unknown };
 
 /** A call that the model made; `call_id` names it in its result. */
 export type FunctionCallItem = { "type": "function_call"; "call_id": string; "name": string; "arguments": string; "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
@@ -375,6 +387,9 @@ export type JobList = { "data": (JobShown)[] };
 "digest"}`. */
 export type JobShown = { "id": string; "kind": "import" | "quantize" | "evaluate"; "arguments": Record<string, unknown>; "state": "queued" | "running" | "succeeded" | "failed" | "cancelled"; "created_at": string; "progress": number; "doing": string; "result": (Record<string, unknown> | null); "error": (string | null) };
 
+/** OpenAI's `text.format`. The answer keeps the schema whether `strict` is set or not. */
+export type JsonFormat = { "type": "text" | "json_object" | "json_schema"; "name"?: (string | null); "description"?: (string | null); "schema"?: (Record<string, unknown> | boolean | null); "strict"?: (boolean | null) };
+
 /** Ids of documents; `cut` are the ids of `kept` that were not sent whole. */
 export type KeptDocuments = { "kept": (string)[]; "dropped": (string)[]; "cut"?: ((string)[] | null) };
 
@@ -438,6 +453,8 @@ export type LoadedVersion = { "model": string; "digest": string; "state": "loadi
 
 export type MessageBody = { "content"?: (string | null); "pinned"?: (boolean | null) };
 
+export type MessageDelta = { "role"?: ("assistant" | null); "content"?: (string | null); "reasoning_content"?: (string | null); "tool_calls"?: ((CallDelta)[] | null) };
+
 export type MessageItem = { "type"?: "message"; "role": "user" | "assistant" | "system" | "developer"; "content": (string | (TextPart)[]); "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
 
 /** Oldest first. */
@@ -454,7 +471,7 @@ export type MessageStop = { "type": "message_stop" };
 
 /** `max_tokens` is the most that the answer may have; a smaller window ends it earlier. 0 computes the prompt alone,
 so that its blocks are kept. */
-export type MessagesBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (service__api__schemas__anthropic__JsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "max_tokens": number; "stream"?: (boolean | null); "stop_sequences"?: ((string)[] | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "metadata"?: (AnthropicMetadata | null); "service_tier"?: ("auto" | "standard_only" | null); "seed"?: (number | null); "session_id"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
+export type MessagesBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (AnthropicJsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "max_tokens": number; "stream"?: (boolean | null); "stop_sequences"?: ((string)[] | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "metadata"?: (AnthropicMetadata | null); "service_tier"?: ("auto" | "standard_only" | null); "seed"?: (number | null); "session_id"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
 
 /** Metadata in place of what a stored completion or a conversation has; null removes it. */
 export type MetadataBody = { "metadata": (Record<string, string> | null) };
@@ -492,7 +509,7 @@ export type ObservedShadow = { "compared": number; "same": number; "agreement": 
 
 export type ObservedVersion = { "requests": number; "error_rate": number; "ttft_p95_ms": (number | null) };
 
-export type OfItem = { "sequence_number": number; "type": "response.output_item.added" | "response.output_item.done"; "output_index": number; "item": (OutputMessage | service__api__schemas__answers__responses__FunctionCall | Reasoning) };
+export type OfItem = { "sequence_number": number; "type": "response.output_item.added" | "response.output_item.done"; "output_index": number; "item": (OutputMessage | FunctionCall | Reasoning) };
 
 export type OfPart = { "sequence_number": number; "item_id": string; "output_index": number; "type": "response.content_part.added" | "response.content_part.done"; "content_index": number; "part": (OutputText | ReasoningText) };
 
@@ -577,7 +594,7 @@ export type OtherItem = Record<string, unknown>;
 export type OtherSequence = { "finish_reason": "length" | "eos_token" | "stop_sequence"; "generated_tokens": number; "seed": number; "tokens": (TokenShown)[]; "prefill": (PromptToken)[]; "top_tokens"?: (((TokenShown)[])[] | null); "generated_text": string };
 
 /** `effort` high is Anthropic's default: a version that knows no efforts takes it. */
-export type OutputConfig = { "effort"?: ("low" | "medium" | "high" | "xhigh" | "max" | null); "format"?: (service__api__schemas__anthropic__JsonFormat | null) };
+export type OutputConfig = { "effort"?: ("low" | "medium" | "high" | "xhigh" | "max" | null); "format"?: (AnthropicJsonFormat | null) };
 
 export type OutputDetails = { "reasoning_tokens": number };
 
@@ -672,7 +689,7 @@ export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((Me
 export type ResponseError = { "code": string; "message": string };
 
 /** The data of one event, whose name is its `type`. */
-export type ResponseEvent = (OfResponse | OfItem | OfPart | service__api__schemas__answers__responses__TextDelta | TextDone | ReasoningDelta | ReasoningDone | ArgumentsDelta | ArgumentsDone | Failure);
+export type ResponseEvent = (OfResponse | OfItem | OfPart | TextDelta | TextDone | ReasoningDelta | ReasoningDone | ArgumentsDelta | ArgumentsDone | Failure);
 
 /** OpenAI's `response_format`, with TGI's `json` and `regex`, whose `value` is a schema or a pattern. `json_object`
 may have a schema as `value`, too: huggingface_hub makes that of `json_schema`. */
@@ -680,7 +697,7 @@ export type ResponseFormat = { "type": "text" | "json_object" | "json_schema" | 
 
 /** A response; our own fields are there once it has ended. `finish_detail` is our own word where OpenAI has none.
 `text`, `tools`, `tool_choice` and others are those of the request. */
-export type ResponseShown = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "response"; "created_at": number; "completed_at": (number | null); "status": "in_progress" | "completed" | "incomplete" | "failed"; "error": (ResponseError | null); "incomplete_details": (Incomplete | null); "finish_detail"?: ("deadline" | "error" | null); "model": string; "output": ((OutputMessage | service__api__schemas__answers__responses__FunctionCall | Reasoning))[]; "usage": (ResponseUsage | null); "background": boolean; "instructions": (string | null); "max_output_tokens": (number | null); "metadata": Record<string, string>; "parallel_tool_calls": boolean; "conversation": (ConversationOf | null); "previous_response_id": (string | null); "reasoning": Record<string, unknown>; "service_tier": "default"; "store": boolean; "temperature": number; "text": Record<string, unknown>; "tool_choice": (string | Record<string, unknown>); "tools": (Record<string, unknown>)[]; "top_logprobs": number; "top_p": number; "truncation": "auto" | "disabled"; "user": (string | null); "safety_identifier": (string | null); "prompt_cache_key": (string | null) };
+export type ResponseShown = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "response"; "created_at": number; "completed_at": (number | null); "status": "in_progress" | "completed" | "incomplete" | "failed"; "error": (ResponseError | null); "incomplete_details": (Incomplete | null); "finish_detail"?: ("deadline" | "error" | null); "model": string; "output": ((OutputMessage | FunctionCall | Reasoning))[]; "usage": (ResponseUsage | null); "background": boolean; "instructions": (string | null); "max_output_tokens": (number | null); "metadata": Record<string, string>; "parallel_tool_calls": boolean; "conversation": (ConversationOf | null); "previous_response_id": (string | null); "reasoning": Record<string, unknown>; "service_tier": "default"; "store": boolean; "temperature": number; "text": Record<string, unknown>; "tool_choice": (string | Record<string, unknown>); "tools": (Record<string, unknown>)[]; "top_logprobs": number; "top_p": number; "truncation": "auto" | "disabled"; "user": (string | null); "safety_identifier": (string | null); "prompt_cache_key": (string | null) };
 
 export type ResponseStreamOptions = Record<string, unknown>;
 
@@ -777,9 +794,11 @@ export type TextCompletion = { "digest"?: (string | null); "context"?: (Receipt 
 
 export type TextContent = { "type": "text"; "text": string };
 
+export type TextDelta = { "sequence_number": number; "item_id": string; "output_index": number; "type": "response.output_text.delta"; "content_index": number; "delta": string; "logprobs": (ChatTokenLogprob)[] };
+
 export type TextDone = { "sequence_number": number; "item_id": string; "output_index": number; "type": "response.output_text.done"; "content_index": number; "text": string; "logprobs": (ChatTokenLogprob)[] };
 
-export type TextFields = { "format"?: (service__api__schemas__responses__JsonFormat | null) };
+export type TextFields = { "format"?: (JsonFormat | null) };
 
 /** Four lists of one length. `text_offset`: characters of the choice's text before the token. */
 export type TextLogprobs = { "tokens": (string)[]; "token_logprobs": ((number | null))[]; "top_logprobs": ((Record<string, number> | null))[]; "text_offset": (number)[] };
@@ -820,7 +839,7 @@ export type TokenCount = { "input_tokens": number };
 
 /** One token. All fields from `generated_text` on are null or absent except in the last event. A failure is an event
 named `error` with the error body. */
-export type TokenEvent = { "index": number; "token": TokenShown; "reasoning"?: (string | null); "generated_text": (string | null); "details": (StreamDetails | null); "top_tokens"?: ((TokenShown)[] | null); "id"?: (string | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "usage"?: (Usage | null); "timings"?: (Timings | null); "context"?: (Receipt | null); "session_id"?: (string | null); "tool_calls"?: ((service__api__schemas__answers__openai__CalledTool)[] | null); "guard"?: ((GuardFinding)[] | null) };
+export type TokenEvent = { "index": number; "token": TokenShown; "reasoning"?: (string | null); "generated_text": (string | null); "details": (StreamDetails | null); "top_tokens"?: ((TokenShown)[] | null); "id"?: (string | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "usage"?: (Usage | null); "timings"?: (Timings | null); "context"?: (Receipt | null); "session_id"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "guard"?: ((GuardFinding)[] | null) };
 
 /** `logprob` is null where the request does not want it. `id` is null in an event without a token: a deadline's
 end. */
@@ -834,6 +853,9 @@ export type TokenizeCount = { "count": number; "max_model_len": number; "tokens"
 
 /** The files' own values; null where no file says. `model_max_length`: tokens. */
 export type TokenizerInfo = { "tokenizer_class": (string | null); "bos_token": (string | null); "eos_token": (string | null); "pad_token": (string | null); "unk_token": (string | null); "chat_template": (string | null); "model_max_length": (number | null) };
+
+/** A tool call of the model, as OpenAI's clients send it back. */
+export type ToolCallFields = { "id": string; "type"?: "function"; "function": FunctionCallFields; "index"?: (number | null) };
 
 export type ToolFields = { "type": "function"; "function": FunctionFields };
 
@@ -868,7 +890,9 @@ export type ValidationError = { "loc": ((string | number))[]; "msg": string; "ty
 export type Verified = { "ok": boolean; "error"?: (string | null); "files"?: (number | null); "digest"?: (string | null) };
 
 /** `gate` is null where the version was not measured, or the alias `production` has no gate. */
-export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (service__api__schemas__answers__repository__FileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null) };
+export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (VersionFileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null) };
+
+export type VersionFileShown = { "path": string; "size": number; "sha256": string };
 
 /** `report` is null before the first measurement, and `report_state` says whether one is being made now. `bytes` is
 the size of its files. `breaks_gate` has a phrase for every limit that the version breaks of a gated alias which
@@ -880,35 +904,6 @@ export type VotePage = { "data": (VoteShown)[]; "next_cursor": (string | null) }
 
 /** `id` is the answer's. `created` is the last time that the vote was given. */
 export type VoteShown = { "id": string; "model": (string | null); "version": (string | null); "digest": (string | null); "rating": 1 | -1; "preferred_over": (string | null); "comment": (string | null); "session_id": string; "created": string };
-
-export type service__api__schemas__answers__anthropic__MessageDelta = { "finish_detail"?: ("deadline" | "error" | null); "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "session_id"?: (string | null); "type": "message_delta"; "delta": StopDelta; "usage": AnthropicUsage };
-
-export type service__api__schemas__answers__anthropic__TextDelta = { "type": "text_delta"; "text": string };
-
-/** Seconds since 1970; `expires_at` is null for a file that stays. */
-export type service__api__schemas__answers__files__FileShown = { "id": string; "object": "file"; "bytes": number; "created_at": number; "expires_at": (number | null); "filename": string; "purpose": "batch" | "batch_output"; "status": "processed"; "status_details": (string | null) };
-
-export type service__api__schemas__answers__openai__CalledTool = { "id": string; "type": "function"; "function": CalledFunction };
-
-export type service__api__schemas__answers__openai__MessageDelta = { "role"?: ("assistant" | null); "content"?: (string | null); "reasoning_content"?: (string | null); "tool_calls"?: ((CallDelta)[] | null) };
-
-export type service__api__schemas__answers__repository__FileShown = { "path": string; "size": number; "sha256": string };
-
-/** `call_id` names the call in its result; `arguments` is a JSON object as text. */
-export type service__api__schemas__answers__responses__FunctionCall = { "id": string; "type": "function_call"; "call_id": string; "name": string; "arguments": string; "status": "in_progress" | "completed" | "incomplete" };
-
-export type service__api__schemas__answers__responses__TextDelta = { "sequence_number": number; "item_id": string; "output_index": number; "type": "response.output_text.delta"; "content_index": number; "delta": string; "logprobs": (ChatTokenLogprob)[] };
-
-export type service__api__schemas__anthropic__JsonFormat = { "type": "json_schema"; "schema": Record<string, unknown> };
-
-/** A tool call of the model, as OpenAI's clients send it back. */
-export type service__api__schemas__base__CalledTool = { "id": string; "type"?: "function"; "function": service__api__schemas__base__FunctionCall; "index"?: (number | null) };
-
-/** `arguments` is a JSON object as text; empty text is an object without members. */
-export type service__api__schemas__base__FunctionCall = { "name": string; "arguments": string; "parsed_arguments"?: unknown };
-
-/** OpenAI's `text.format`. The answer keeps the schema whether `strict` is set or not. */
-export type service__api__schemas__responses__JsonFormat = { "type": "text" | "json_object" | "json_schema"; "name"?: (string | null); "description"?: (string | null); "schema"?: (Record<string, unknown> | boolean | null); "strict"?: (boolean | null) };
 
 export interface Operations {
   "GET /": { body: never; answer: Root };
@@ -963,9 +958,9 @@ export interface Operations {
   "GET /v1/feedback/export": { body: never; answer: unknown };
   "GET /v1/feedback/summary": { body: never; answer: Tallies };
   "GET /v1/files": { body: never; answer: FilePage };
-  "POST /v1/files": { body: unknown; answer: service__api__schemas__answers__files__FileShown };
+  "POST /v1/files": { body: unknown; answer: FileShown };
   "DELETE /v1/files/{file_id}": { body: never; answer: FileDeleted };
-  "GET /v1/files/{file_id}": { body: never; answer: service__api__schemas__answers__files__FileShown };
+  "GET /v1/files/{file_id}": { body: never; answer: FileShown };
   "GET /v1/files/{file_id}/content": { body: never; answer: unknown };
   "GET /v1/instances": { body: never; answer: InstanceList };
   "GET /v1/jobs": { body: never; answer: JobList };

@@ -240,7 +240,7 @@ CASES: dict[type[Wire], dict[str, list[Case]]] = {
         "display": [({"thinking": {"type": "adaptive", "display": "omitted"}}, {})],
     },
     anthropic.AnthropicMetadata: {"user_id": [({"metadata": {"user_id": "x" * 257}}, "metadata.user_id")]},
-    anthropic.JsonFormat: {
+    anthropic.AnthropicJsonFormat: {
         "type": [({"output_format": {**JSON, "type": "text"}}, "output_format.type")],
         "schema_": [
             ({"output_format": JSON}, lambda shown, request: '"a"' in request.params.grammar),

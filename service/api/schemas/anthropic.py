@@ -108,7 +108,7 @@ class AnthropicMetadata(Wire):
     user_id: UserText | None = None
 
 
-class JsonFormat(Wire):
+class AnthropicJsonFormat(Wire):
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema", description="A JSON schema.")]
 
@@ -118,7 +118,7 @@ class OutputConfig(Wire):
 
     later: ClassVar[dict[str, Absent]] = {"task_budget": (None,)}
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: JsonFormat | None = None
+    format: AnthropicJsonFormat | None = None
 
 
 class ContextEdit(Wire):
@@ -154,7 +154,9 @@ class CountTokensBody(Wire):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    output_format: Annotated[JsonFormat | None, Field(description="Older name of `output_config.format`.")] = None
+    output_format: Annotated[AnthropicJsonFormat | None, Field(description="Older name of `output_config.format`.")] = (
+        None
+    )
     cache_control: CacheControl | None = None
     context_management: ContextManagement | None = None
     documents: Documents | None = None

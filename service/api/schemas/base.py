@@ -190,7 +190,7 @@ def _an_object(value: str) -> str:
 JsonObjectText = Annotated[str, AfterValidator(_an_object), Field(description="Empty text: no members.")]
 
 
-class FunctionCall(Wire):
+class FunctionCallFields(Wire):
     """`arguments` is a JSON object as text; empty text is an object without members."""
 
     later: ClassVar[dict[str, Absent]] = {"description": NOTHING}
@@ -199,12 +199,12 @@ class FunctionCall(Wire):
     parsed_arguments: Annotated[Any, Read] = None
 
 
-class CalledTool(Wire):
+class ToolCallFields(Wire):
     """A tool call of the model, as OpenAI's clients send it back."""
 
     id: CallId
     type: Literal["function"] = "function"
-    function: FunctionCall
+    function: FunctionCallFields
     index: Annotated[int | None, Field(ge=0, description="The call's place in the answer that it is from.")] = None
 
     def call(self) -> ToolCall:
@@ -223,7 +223,7 @@ class ChatMessage(Wire):
         str | None, Field(description="What an earlier answer's model wrote for itself; it is not sent again.")
     ] = None
     reasoning: Annotated[str | None, Field(description="vLLM's newer name of `reasoning_content`.")] = None
-    tool_calls: Annotated[list[CalledTool], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCallFields], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     tool_call_id: CallId | None = None
     parsed: Annotated[Any, Read] = None
 

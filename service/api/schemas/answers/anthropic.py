@@ -94,7 +94,7 @@ class BlockStart(Shown):
     content_block: Content
 
 
-class TextDelta(Shown):
+class AnthropicTextDelta(Shown):
     type: Literal["text_delta"]
     text: str
 
@@ -117,7 +117,7 @@ class InputJsonDelta(Shown):
 class BlockDelta(Shown):
     type: Literal["content_block_delta"]
     index: int
-    delta: Annotated[ThinkingDelta | SignatureDelta | TextDelta | InputJsonDelta, Field(discriminator="type")]
+    delta: Annotated[ThinkingDelta | SignatureDelta | AnthropicTextDelta | InputJsonDelta, Field(discriminator="type")]
 
 
 class BlockStop(Shown):
@@ -130,7 +130,7 @@ class StopDelta(Shown):
     stop_sequence: str | None
 
 
-class MessageDelta(OwnFields):
+class AnthropicMessageDelta(OwnFields):
     type: Literal["message_delta"]
     delta: StopDelta
     usage: AnthropicUsage
@@ -164,7 +164,14 @@ class AnthropicError(Shown):
 class AnthropicEvent(
     RootModel[
         Annotated[
-            MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | AnthropicError,
+            MessageStart
+            | BlockStart
+            | BlockDelta
+            | BlockStop
+            | AnthropicMessageDelta
+            | MessageStop
+            | Ping
+            | AnthropicError,
             Field(discriminator="type"),
         ]
     ]

@@ -144,7 +144,7 @@ class VersionShown(Shown):
     report_state: Literal["not_measured", "measuring", "measured"]
 
 
-class FileShown(Shown):
+class VersionFileShown(Shown):
     path: str
     size: int
     sha256: str
@@ -181,7 +181,7 @@ class GateShown(Shown):
 class VersionDetails(VersionShown):
     """`gate` is null where the version was not measured, or the alias `production` has no gate."""
 
-    files: list[FileShown]
+    files: list[VersionFileShown]
     layers: list[LayerShown]
     card: str | None
     gate: GateShown | None
