@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.edge import ClientGone
 from service.api.encoding import EVENT_STREAM
 from service.tasks import cancelled
 
@@ -22,6 +21,10 @@ def stream_headers(media_type: str) -> dict[str, str]:
     """Returns the headers that pass a stream on at once, through proxies too."""
     charset = "; charset=utf-8" if media_type.startswith("text/") else ""
     return {"Content-Type": f"{media_type}{charset}", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ClientGone(Exception):
+    """The client closed the connection, so there is no client to answer."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

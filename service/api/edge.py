@@ -17,9 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dialects import ErrorDialect
+from service.api.connection import ClientGone
 from service.api.errors import Internal, dialect_of, response_of
 from service.api.pages import UI
+from service.api.paths import ErrorDialect
 from service.api.spans import Exchange, span_of
 from service.api.unknown_fields import IGNORED_HEADER
 from service.observability.metrics import Metrics
@@ -44,10 +45,6 @@ FILES: Final = f"{UI}/static/"
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
 log = structlog.get_logger("dosirak.request")
-
-
-class ClientGone(Exception):
-    """The client closed the connection, so there is no client to answer."""
 
 
 class Edge:

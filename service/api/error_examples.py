@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from service.api.dialects import ErrorDialect
 from service.api.errors import Internal, body_of
+from service.api.paths import ErrorDialect
 from service.errors import (
     Conflict,
     DeadlineExceeded,

@@ -22,7 +22,6 @@ from starlette.types import Scope
 
 from service.api.encoding import json_response
 from service.api.paths import ErrorDialect, error_dialect
-from service.api.schemas.base import is_hidden
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
@@ -183,3 +182,12 @@ def field_name(location: Sequence[int | str]) -> str:
             continue
         name += f"[{part}]" if isinstance(part, int) else f".{part[:80]}" if name else part[:80]
     return name
+
+
+def hidden(tag: str) -> str:
+    """Returns the name of a choice between models; `is_hidden` keeps it out of the names of fields."""
+    return f"<{tag}>"
+
+
+def is_hidden(part: int | str) -> bool:
+    return isinstance(part, str) and part[:1] == "<" and part[-1:] == ">"

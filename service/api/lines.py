@@ -19,10 +19,10 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Scope
 
 from service.api.callers import LANE
-from service.api.dialects import ErrorDialect
 from service.api.encoding import encode
 from service.api.errors import Internal, body_of, status_of
 from service.api.idempotency import HEADER
+from service.api.paths import ErrorDialect
 from service.api.scopes import EVERY
 from service.errors import DosirakError, InvalidRequest
 from service.generation.batches.answering import Asked, Reply

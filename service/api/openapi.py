@@ -9,11 +9,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api.bodies import is_optional
-from service.api.dialects import ErrorDialect, error_dialect
-from service.api.encoding import EVENT_STREAM, NDJSON
+from service.api.documented import REFERENCE, TEXT
 from service.api.error_examples import error_example
 from service.api.operation_facts import add_facts
+from service.api.paths import ErrorDialect, error_dialect
 from service.api.schemas import (
     anthropic,
     conversations,
@@ -27,6 +26,7 @@ from service.api.schemas import (
     ollama,
     ollama_embeddings,
     openai,
+    operations,
     repository,
     responses,
     sessions,
@@ -44,8 +44,8 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.TokenizeBody,
     native.DetokenizeBody,
     native.ChatTokenizeBody,
-    native.DeploymentBody,
-    native.ProfileBody,
+    operations.DeploymentBody,
+    operations.ProfileBody,
     repository.ImportBody,
     repository.QuantizeBody,
     repository.EvaluateBody,
@@ -80,7 +80,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.MessageBody,
     sessions.ForkBody,
     files.BatchBody,
-    sessions.RegenerateBody,
+    native.RegenerateBody,
 )
 EVENTS: Final[tuple[type[BaseModel], ...]] = (
     GenerateEvent,
@@ -95,10 +95,8 @@ EVENTS: Final[tuple[type[BaseModel], ...]] = (
     LiveEvent,
 )
 """The models of one event's data, or of one line, one for each kind of stream."""
-TEXT: Final = "text/plain"
 PROBES: Final = ("/livez", "/readyz", "/healthz")
 """BentoML answers these itself where it serves, in text."""
-REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
     "type": "object",
     "required": ["error", "code", "error_type", "request_id"],
@@ -150,41 +148,6 @@ ERRORS: Final = {
     507: "The disk is full.",
 }
 INVALID: Final = "A field is wrong, unknown, or cannot act; or the context overflows."
-
-
-def streams(
-    event: type[BaseModel], last: str = "", description: str = "One answer, or its events."
-) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that answers with server-sent events. `event`, one of EVENTS, is the data of
-    each, but of one behind them whose data is the word `last`; the schema is that of one event, as OpenAPI 3.2 defines
-    it for this media type."""
-    shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
-    data: dict[str, Any] = {"type": "string", "description": "JSON.", **shown}
-    if last:
-        data = {"anyOf": [data, {"const": last, "description": "The end of the stream."}]}
-    kind = {"type": "string", "description": "`error` where the data is an error body."}
-    properties = {"data": data, "event": kind}
-    schema = {"title": event.__name__, "type": "object", "properties": properties, "required": ["data"]}
-    return {200: {"description": description, "content": {EVENT_STREAM: {"schema": schema}}}}
-
-
-def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that answers with JSON lines."""
-    schema = {"type": "string", "description": "One JSON object a line."}
-    return {200: {"description": "JSON lines.", "content": {media_type: {"schema": schema}}}}
-
-
-def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that streams JSON lines; the schema is that of one line, one of EVENTS."""
-    schema = {"$ref": REFERENCE.format(model=line.__name__)}
-    return {200: {"description": "One answer, or its lines.", "content": {NDJSON: {"schema": schema}}}}
-
-
-def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """Returns the `openapi_extra` of a route that reads `model` itself."""
-    reference = {"$ref": REFERENCE.format(model=model.__name__)}
-    required = not is_optional(model)
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": reference}}}}
 
 
 def document(app: FastAPI, *, keyed: bool = False, open_metrics: bool = False) -> dict[str, Any]:

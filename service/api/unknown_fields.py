@@ -12,8 +12,7 @@ from urllib.parse import quote
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from service.api.errors import field_name, refusal_of
-from service.api.schemas.base import is_hidden
+from service.api.errors import field_name, is_hidden, refusal_of
 
 IGNORED_HEADER: Final = "X-Ignored-Fields"
 _MOST_NAMED: Final = 20

@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.connection import EventStream
-from service.api.edge import ClientGone
+from service.api.connection import ClientGone, EventStream
 from service.api.schemas.answers.live import LiveEvent
 from service.engine.protocol.messages import FinishReason
 from service.observability.live import feed as feeds

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.dialects import tgi
-from service.api.dialects.grammars import native_grammar
+from service.api.dialects.native_grammars import native_grammar
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.dialects.tools import tool_use_of
 from service.api.encoding import event
 from service.api.errors import body_of
 from service.api.paths import ErrorDialect
-from service.api.schemas.native import GenerateBody, GenerationFields, Parameters
-from service.api.schemas.sessions import RegenerateBody
+from service.api.schemas.native import GenerateBody, GenerationFields, Parameters, RegenerateBody
 from service.context.prompt import Chat, Ids, Source, Text
 from service.errors import DosirakError, UnsupportedField
 from service.generation.answer import Answer, Delta

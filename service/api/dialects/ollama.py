@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from models.repository.disk.journal import timestamp
-from service.api.dialects.grammars import ollama_grammar
+from service.api.dialects.closed_schemas import closed
 from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import NDJSON, line
@@ -26,6 +26,7 @@ from service.generation.answer import Answer, Delta
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest, Sampling
 from service.generation.token_delta import Token
+from service.text.grammars import Grammar
 from service.text.messages import Message
 from service.text.reasoning import ReasoningUse
 
@@ -63,7 +64,7 @@ def _request(body: OllamaBody, source: Source) -> GenerationRequest:
         max_window=options.num_ctx,
         context=None if body.truncate is None else ContextOptions(policy=_policy(body.truncate)),
         stop=tuple(options.stop or ()),
-        grammar=ollama_grammar(body.format),
+        grammar=_grammar(body.format),
         reasoning=_reasoning(body.think),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         keep_alive=body.keep_alive,
@@ -198,3 +199,10 @@ def _durations(answer: Answer) -> dict[str, int]:
 
 def nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
+
+
+def _grammar(asked: dict[str, Any] | str | None) -> Grammar | None:
+    """Returns the grammar of Ollama's `format`: a schema, or "json" for any object."""
+    if isinstance(asked, dict):
+        return Grammar.of_json_schema(closed(asked), "format")
+    return Grammar.of_json_object("format") if asked else None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from service.api.dialects.grammars import openai_grammar
+from service.api.dialects.openai_grammars import openai_grammar
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
-from service.api.dialects.tools import called, tool_use
+from service.api.dialects.tools import called, tool_use_of
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
 from service.generation.answer import Answer, Delta
@@ -15,6 +15,7 @@ from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest, SessionTurn
 from service.generation.token_delta import CallDelta, Token
 from service.text.reasoning import ReasoningUse
+from service.text.tools import ToolUse
 
 LISTED: Final[dict[str, Any]] = {
     **dict.fromkeys(("role", "content", "name", "tool_call_id"), True),
@@ -33,11 +34,16 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         kind="chatcmpl",
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         documents=tuple(each.document() for each in body.documents or ()),
-        tools=tool_use(body),
+        tools=_tool_use(body),
         reasoning=None if body.reasoning_effort is None else reasoning_of(body.reasoning_effort),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
     )
+
+
+def _tool_use(body: ChatBody) -> ToolUse | None:
+    """Returns None where no tool can be called. Raises as `tool_use_of`."""
+    return tool_use_of(body, {"min_tokens": body.min_tokens, "ignore_eos": body.ignore_eos})
 
 
 def listed(body: ChatBody, id: str) -> list[dict[str, Any]]:

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from service.api.schemas.native import Parameters
-from service.api.schemas.openai import OpenAISampling
+from typing import Protocol
+
 from service.generation.request import Sampling
 
 
-def sampling_with(fields: Parameters | OpenAISampling, temperature: float, min_tokens: int | None) -> Sampling:
+class SamplingFields(Protocol):
+    """The fields that every dialect spells alike."""
+
+    @property
+    def top_p(self) -> float | None: ...
+    @property
+    def top_k(self) -> int | None: ...
+    @property
+    def min_p(self) -> float | None: ...
+    @property
+    def typical_p(self) -> float | None: ...
+    @property
+    def repetition_penalty(self) -> float | None: ...
+    @property
+    def frequency_penalty(self) -> float | None: ...
+    @property
+    def presence_penalty(self) -> float | None: ...
+    @property
+    def logit_bias(self) -> dict[int, float] | None: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def ignore_eos(self) -> bool | None: ...
+
+
+def sampling_with(fields: SamplingFields, temperature: float, min_tokens: int | None) -> Sampling:
     """Returns the sampling of `fields`. Dialects differ in the default of `temperature` and in the name of
     `min_tokens`, so the caller gives both."""
     return Sampling(

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from service.api.schemas.openai import ChatBody
-from service.api.schemas.sessions import RegenerateBody
-from service.api.schemas.tools import NamedTool
+from service.api.schemas.tools import NamedTool, ToolChoice, Tools
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import Tool
 from service.text.tools import ToolUse
 
 
-def tool_use(body: ChatBody) -> ToolUse | None:
-    """Returns None where no tool can be called. Raises as `tool_use_of`."""
-    return tool_use_of(body, {"min_tokens": body.min_tokens, "ignore_eos": body.ignore_eos})
+class ToolBody(Protocol):
+    """A body with tools."""
+
+    @property
+    def tools(self) -> Tools | None: ...
+    @property
+    def tool_choice(self) -> ToolChoice | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool | None: ...
 
 
-def tool_use_of(body: ChatBody | RegenerateBody, bounds: Mapping[str, object]) -> ToolUse | None:
+def tool_use_of(body: ToolBody, bounds: Mapping[str, object]) -> ToolUse | None:
     """Returns None where no tool can be called. Raises InvalidRequest for a choice without its tool, and for two tools
     of one name; UnsupportedField for one of `bounds`, fields about where an answer ends, beside a forced call."""
     tools = tuple(each.tool() for each in body.tools or ())

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from models.repository.disk.journal import Entry
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import json_response
 from service.api.etags import tag_of
-from service.api.openapi import takes
 from service.api.routes.repository import PREFIX
 from service.api.schemas.answers.repository import Aliases, AliasShown, Changes
 from service.api.schemas.repository import AliasBody, ReasonBody

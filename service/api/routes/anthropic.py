@@ -14,8 +14,8 @@ from service.api.counting import prompt_tokens
 from service.api.deps import ServiceDep
 from service.api.dialects import anthropic
 from service.api.dialects.anthropic_answers import MessageSerialiser
+from service.api.documented import streams, takes
 from service.api.encoding import json_response
-from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.anthropic import AnthropicEvent, AnthropicMessage, TokenCount
 from service.api.schemas.anthropic import CountTokensBody, MessagesBody

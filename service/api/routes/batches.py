@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import json_response
 from service.api.listing import page_of
-from service.api.openapi import takes
 from service.api.schemas.answers.files import BatchPage, BatchShown
 from service.api.schemas.files import BatchBody
 from service.errors import InvalidRequest

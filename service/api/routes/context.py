@@ -11,8 +11,8 @@ from service.api.bodies import json_body
 from service.api.callers import for_caller
 from service.api.deps import ServiceDep
 from service.api.dialects import native
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.native import Preview
 from service.api.schemas.native import GenerateBody
 from service.errors import ContextOverflow

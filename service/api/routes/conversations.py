@@ -13,9 +13,9 @@ from starlette.responses import Response
 from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.dialects.responses import conversations as dialect
+from service.api.documented import takes
 from service.api.encoding import json_response
 from service.api.listing import After, Order, cut_page, page_of
-from service.api.openapi import takes
 from service.api.schemas.answers.conversations import (
     ConversationItem,
     ConversationItems,

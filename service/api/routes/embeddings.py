@@ -11,7 +11,7 @@ from service.api.bodies import json_body
 from service.api.callers import note_caller
 from service.api.deps import ServiceDep
 from service.api.dialects.openai_embeddings import EmbeddingSerialiser, parse
-from service.api.openapi import takes
+from service.api.documented import takes
 from service.api.responses import respond_whole
 from service.api.schemas.answers.embeddings import Embeddings
 from service.api.schemas.embeddings import EmbeddingBody

@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 from models.manifest import ModelReference
 from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.documented import lines, takes
 from service.api.encoding import NDJSON, encode, json_response
-from service.api.openapi import lines, takes
 from service.api.schemas.answers.feedback import Tallies, VotePage, VoteShown
 from service.api.schemas.feedback import FeedbackBody
 from service.errors import InvalidRequest

@@ -9,9 +9,9 @@ from starlette.responses import FileResponse, Response
 
 from service.api.bodies import validated
 from service.api.deps import OwnerDep, ServiceDep, Text
+from service.api.documented import lines
 from service.api.encoding import NDJSON, json_response
 from service.api.listing import Order, page_of
-from service.api.openapi import lines
 from service.api.schemas.answers.files import FileDeleted, FilePage, FileShown
 from service.api.schemas.files import FileFields
 from service.api.uploads import declared_bytes, read_form

@@ -13,7 +13,7 @@ from service.api.deps import Service, ServiceDep
 from service.api.dialects import native
 from service.api.dialects.choices import ChoicesSerialiser
 from service.api.dialects.triton import TritonSerialiser
-from service.api.openapi import streams, takes
+from service.api.documented import streams, takes
 from service.api.responses import respond, respond_whole
 from service.api.schemas.answers.native import ChoicesAnswer, GenerateAnswer, GenerateEvent, TritonAnswer
 from service.api.schemas.native import GenerateBody

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.sessions import KnowledgePage, KnowledgeShown
 from service.api.schemas.knowledge import KnowledgeBody
 from service.storage.sessions import Knowledge

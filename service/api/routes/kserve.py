@@ -15,8 +15,8 @@ from models.repository.repository import Repository
 from service.api.bodies import json_body, object_of, read_bytes, validated
 from service.api.deps import ServiceDep
 from service.api.dialects import kserve, tensors
+from service.api.documented import streams, takes
 from service.api.encoding import json_response
-from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.kserve import (
     InferAnswer,

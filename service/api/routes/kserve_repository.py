@@ -14,8 +14,8 @@ from models.repository.repository import Repository
 from service.api.bodies import json_body
 from service.api.connection import while_connected
 from service.api.deps import ServiceDep
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.routes.kserve import ReferenceDep
 from service.api.schemas.answers.kserve import Loaded, RepositoryIndex, Unloaded
 from service.api.schemas.kserve import IndexBody, LoadBody, UnloadBody

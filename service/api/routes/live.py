@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from service.api.connection import EventStream
 from service.api.deps import ServiceDep
-from service.api.dialects import ErrorDialect
+from service.api.documented import streams
 from service.api.encoding import event
 from service.api.errors import Internal, body_of
-from service.api.openapi import streams
+from service.api.paths import ErrorDialect
 from service.api.schemas.answers.live import LiveEvent
 from service.observability.live.feed import Listener
 

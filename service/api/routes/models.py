@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from models.manifest import Manifest
 from service.api.deps import ServiceDep, Text
-from service.api.dialects import ErrorDialect
 from service.api.encoding import json_response
 from service.api.errors import dialect_of
+from service.api.paths import ErrorDialect
 from service.api.schemas.answers.anthropic import AnthropicModel, AnthropicModels
 from service.api.schemas.answers.openai import Model, Models
 from service.deployments.deployments import Deployments

@@ -18,8 +18,8 @@ from service.api.dialects.ollama import (
     parse_chat,
     parse_generate,
 )
+from service.api.documented import line_stream, takes
 from service.api.encoding import json_response
-from service.api.openapi import line_stream, takes
 from service.api.responses import respond
 from service.api.schemas.answers.ollama import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.schemas.ollama import OllamaBody, OllamaChatBody, OllamaGenerateBody

@@ -15,8 +15,8 @@ from service.api.dialects.ollama_embeddings import (
     parse_embed,
     parse_embeddings,
 )
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.responses import respond_whole
 from service.api.routes.ollama import load_or_unload
 from service.api.schemas.answers.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer

@@ -16,8 +16,8 @@ from models.manifest import Manifest
 from models.repository.disk.journal import timestamp
 from service.api.bodies import json_body
 from service.api.deps import ServiceDep
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.ollama import OllamaModels, OllamaRunningModels, OllamaShown, OllamaVersion
 from service.api.schemas.ollama import LATEST, OllamaShowBody
 from service.deployments.deployment import Deployment, DeploymentState

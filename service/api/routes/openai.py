@@ -14,8 +14,8 @@ from service.api.callers import note_caller
 from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.dialects import openai, openai_chat, openai_completions
 from service.api.dialects.serialiser import Serialiser
+from service.api.documented import streams, takes
 from service.api.keeping import Keep
-from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCompletion
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling

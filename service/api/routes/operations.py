@@ -12,12 +12,12 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep, Text
 from service.api.docs_page import POLICY, SCRIPT, page
+from service.api.documented import TEXT, takes
 from service.api.encoding import json_response
-from service.api.openapi import TEXT, takes
 from service.api.schemas.answers.base import Status
 from service.api.schemas.answers.operations import Batching, DeploymentList, DeploymentShown, Info
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
-from service.api.schemas.native import DeploymentBody
+from service.api.schemas.operations import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.errors import InvalidRequest
 from service.evaluation.host import measured

@@ -9,10 +9,10 @@ from starlette.responses import Response, StreamingResponse
 
 from service.api.bodies import json_body
 from service.api.deps import Limit, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import JSON, json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.profiles import ComparedProfiles, ProfilePage, ProfileShown, Trace
-from service.api.schemas.native import ProfileBody
+from service.api.schemas.operations import ProfileBody
 from service.errors import InvalidRequest
 from service.observability.profiles.profile import Profile
 

@@ -22,8 +22,8 @@ from models.repository.repository import Repository
 from models.repository.standing import Gate, Standing, standings
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.repository import (
     ComparedVersions,
     Deleted,

@@ -18,10 +18,10 @@ from service.api.dialects.responses.conversations import items_of, no_conversati
 from service.api.dialects.responses.items import listed, messages_of
 from service.api.dialects.responses.parsing import parse, parse_input
 from service.api.dialects.responses.serialiser import ResponseSerialiser
+from service.api.documented import streams, takes
 from service.api.encoding import json_response
 from service.api.keeping import Keep
 from service.api.listing import After, Order, cut_page
-from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.routes.openai import LOGGED
 from service.api.schemas.answers.responses import (

@@ -15,8 +15,8 @@ from models.repository import rollouts
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.routes.aliases import REASON
 from service.api.routes.repository import PREFIX
 from service.api.schemas.answers.repository import Rollouts, RolloutShown, RunningRollout

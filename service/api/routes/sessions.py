@@ -19,13 +19,14 @@ from service.api.bodies import json_body, read_lines
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.dialects import native
 from service.api.dialects.tools import called
+from service.api.documented import lines, streams, takes
 from service.api.encoding import NDJSON, json_response
 from service.api.etags import revision_of
-from service.api.openapi import lines, streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.native import GenerateAnswer, TokenEvent
 from service.api.schemas.answers.sessions import MessagePage, MessageShown, SessionPage, SessionShown
-from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
+from service.api.schemas.native import RegenerateBody
+from service.api.schemas.sessions import ForkBody, MessageBody, SessionBody
 from service.errors import InvalidRequest
 from service.storage.sessions import Page, Session, StoredMessage
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from service.api.bodies import json_body
 from service.api.deps import ServiceDep, Text
 from service.api.dialects.tools import use_of
+from service.api.documented import takes
 from service.api.encoding import json_response
-from service.api.openapi import takes
 from service.api.schemas.answers.native import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
 from service.api.schemas.native import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment

@@ -29,7 +29,7 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
-from service.api.schemas.openai import TemplateVariables
+from service.api.schemas.chats import TemplateVariables
 from service.api.schemas.tools import FunctionName
 from service.text.messages import Tool
 

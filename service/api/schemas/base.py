@@ -51,15 +51,6 @@ def wrong(field: str, text: str) -> PydanticCustomError:
     return PydanticCustomError("wrong_field", "{text}", {"at": (field,), "text": text})
 
 
-def hidden(tag: str) -> str:
-    """Returns the name of a choice between models; `is_hidden` keeps it out of the names of fields."""
-    return f"<{tag}>"
-
-
-def is_hidden(part: int | str) -> bool:
-    return isinstance(part, str) and part[:1] == "<" and part[-1:] == ">"
-
-
 class Wire(BaseModel):
     """`later` names fields that clients send and this server cannot act on yet, with the values that have no effect;
     `reasons` says of some of them what to do instead."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.api.schemas.base import MAX_TOKENS, DeadlineMs, ModelReference, Priority, RequestIdText, UserText, Wire
+from service.api.schemas.embedding_inputs import MAX_INPUTS, Dimensions
 from service.api.schemas.openai import SOURCES_SCHEMA, sources_of
 from service.context.prompt import Text
 
-MAX_INPUTS: Final = 2048
-MAX_DIMENSIONS: Final = 65536
-Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS, description="The first so many numbers, normalized again.")]
 PoolingName = Annotated[
     Literal["mean", "last", "cls"],
     Field(description="How the hidden states become one vector, where it is not the version's own way."),

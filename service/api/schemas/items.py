@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from service.api.errors import hidden
 from service.api.schemas.base import (
     MAX_MESSAGES,
     NOTHING,
@@ -14,7 +15,6 @@ from service.api.schemas.base import (
     CallId,
     JsonObjectText,
     Wire,
-    hidden,
     unsupported,
     wrong,
 )

@@ -3,7 +3,7 @@ key."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,6 @@ from service.api.schemas.base import (
     MAX_LOGPROBS,
     MAX_TOKENS,
     Absent,
-    ChatMessage,
     ContextFields,
     DeadlineMs,
     Documents,
@@ -36,11 +35,10 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.chats import fit_a_session, one_answer
 from service.api.schemas.grammars import GrammarFields
-from service.api.schemas.tools import Tools
-from service.settings import MAX_REPLICAS
+from service.api.schemas.tools import ToolChoice, Tools
 
-MAX_PROFILE_STEPS = 1000
 MAX_CHOICES = 64
 MAX_CHOICE_CHARACTERS = 2048
 BESIDE_CHOICES = frozenset({"truncate", "adapter_id"})
@@ -112,23 +110,6 @@ class Parameters(Wire):
             or any(value is not None and value < 1 for value in (self.top_p, self.typical_p))
         )
         return bool(self.do_sample) or shaped
-
-
-def one_answer(sequences: int, field: str) -> None:
-    """Raises for several answers to one turn of a stored session."""
-    if sequences > 1:
-        raise unsupported(field, "cannot act in a session: one answer is stored")
-
-
-def fit_a_session(messages: list[ChatMessage] | None) -> None:
-    """Raises for messages that a turn of a stored session cannot have."""
-    if messages is None:
-        raise unsupported("session_id", "needs messages: what the user says now")
-    roles = [message.role for message in messages]
-    if any(role not in ("user", "tool") for role in roles):
-        raise wrong("messages", "of a session's turn are the user's or a tool's: the session has all others")
-    if roles != sorted(roles):
-        raise wrong("messages", "of a session's turn have results of tools first: a user's message begins a new turn")
 
 
 class GenerationFields(Wire):
@@ -206,6 +187,25 @@ class GenerateBody(GenerationFields):
         return self
 
 
+class RegenerateBody(GenerationFields):
+    """The parameters for answering the last question again, and the tools: a session keeps none."""
+
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> RegenerateBody:
+        parameters = self.parameters
+        one_answer(parameters.n or 1, "parameters.n")
+        one_answer(parameters.best_of or 1, "parameters.best_of")
+        if parameters.adapter_id is not None:
+            raise unsupported("parameters.adapter_id", "cannot act: the session says which model answers")
+        if parameters.return_full_text:
+            raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
+        return self
+
+
 class TokenizeBody(Wire):
     """Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's. The template places `tools` as
     for an answer; `strict` of a tool is no token."""
@@ -245,24 +245,3 @@ class ChatTokenizeBody(Wire):
     messages: Messages
     model: ModelReference | None = None
     documents: Documents | None = None
-
-
-class DeploymentBody(Wire):
-    """`replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
-    version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
-    with options of its own."""
-
-    model: ModelReference
-    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
-    draft: ModelReference | None = None
-    engine: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    engine_options: Annotated[dict[str, int | str], Field(max_length=64)] | None = None
-
-
-class ProfileBody(Wire):
-    """`steps` of the version's engine are recorded; `kind` says what of them: seconds of `operators`, their `memory`
-    too, or Python's `stacks` too."""
-
-    steps: Annotated[int, Field(ge=1, le=MAX_PROFILE_STEPS)]
-    model: ModelReference | None = None
-    kind: Literal["operators", "memory", "stacks"] = "operators"

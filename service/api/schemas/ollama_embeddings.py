@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.api.schemas.base import Absent, Tokens, Wire
-from service.api.schemas.embeddings import MAX_INPUTS, Dimensions
+from service.api.schemas.embedding_inputs import MAX_INPUTS, Dimensions
 from service.api.schemas.ollama import OPERATORS, OPERATORS_OPTIONS, KeepAlive, Name, OllamaOptions
 
 OF_TEXT: Final = tuple(

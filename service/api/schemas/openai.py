@@ -39,8 +39,8 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.chats import TemplateVariables, fit_a_session, one_answer
 from service.api.schemas.grammars import Options, Pattern, ResponseFormat, SchemaJson, StructuredOutputs
-from service.api.schemas.native import fit_a_session, one_answer
 from service.api.schemas.tools import ToolChoice, Tools
 from service.context.prompt import Ids, Text
 
@@ -64,12 +64,6 @@ LATER_EVERYWHERE: Final[dict[str, Absent]] = {
         NOTHING,
     ),
 }
-
-
-TemplateVariables = Annotated[
-    dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], bool | int | float | str | None],
-    Field(max_length=32, description="Variables of the version's chat template, such as enable_thinking."),
-]
 
 
 class MetadataBody(Wire):

@@ -26,8 +26,9 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.chats import TemplateVariables
 from service.api.schemas.items import Input
-from service.api.schemas.openai import Metadata, TemplateVariables
+from service.api.schemas.openai import Metadata
 from service.api.schemas.tools import MAX_TOOLS, FunctionName
 from service.text.messages import Tool
 

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.api.schemas.base import ModelReference, Wire, unsupported, wrong
-from service.api.schemas.native import GenerationFields, one_answer
-from service.api.schemas.tools import ToolChoice, Tools
+from service.api.schemas.base import ModelReference, Wire, wrong
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -44,22 +42,3 @@ class ForkBody(Wire):
     """`at` is the last message that the copy has."""
 
     at: MessageId
-
-
-class RegenerateBody(GenerationFields):
-    """The parameters for answering the last question again, and the tools: a session keeps none."""
-
-    tools: Tools | None = None
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> RegenerateBody:
-        parameters = self.parameters
-        one_answer(parameters.n or 1, "parameters.n")
-        one_answer(parameters.best_of or 1, "parameters.best_of")
-        if parameters.adapter_id is not None:
-            raise unsupported("parameters.adapter_id", "cannot act: the session says which model answers")
-        if parameters.return_full_text:
-            raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
-        return self

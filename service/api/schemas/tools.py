@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from service.api.schemas.base import Absent, Wire, hidden
+from service.api.errors import hidden
+from service.api.schemas.base import Absent, Wire
 from service.text.messages import Tool
 
 MAX_TOOLS: Final = 128

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import native, sessions
+from service.api.schemas import native
 from tests.api.fields.cases import ANYTHING, UNREAD, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.stage import TALK
 
@@ -144,7 +144,7 @@ TOOLS: Final = (
     acts("parallel_tool_calls", False, **REQUIRED),
 )  # fmt: skip
 REGENERATE: Final = Table(
-    sessions.RegenerateBody,
+    native.RegenerateBody,
     "/v1/sessions/<session>/regenerate",
     AT_ONCE,
     (

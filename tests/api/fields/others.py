@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.api.schemas import feedback, knowledge, native, repository, sessions
+from service.api.schemas import feedback, knowledge, operations, repository, sessions
 from tests.api.fields.cases import Table, acts
 
 SESSION: Final = Table(
@@ -56,7 +56,7 @@ KNOWLEDGE: Final = Table(
     ),
 )
 DEPLOYMENT: Final = Table(
-    native.DeploymentBody,
+    operations.DeploymentBody,
     "/v1/deployments",
     {"model": "demo:2"},
     (
@@ -68,7 +68,7 @@ DEPLOYMENT: Final = Table(
     ),
 )
 PROFILE: Final = Table(
-    native.ProfileBody,
+    operations.ProfileBody,
     "/v1/profiles",
     {"steps": 1},
     (

@@ -153,5 +153,18 @@ class GuardFinding(Shown):
     count: int
 
 
+class CalledFunction(Shown):
+    """`arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(Shown):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class Status(Shown):
     status: Literal["ok"]

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, RootModel
 
-from service.api.schemas.answers.base import FinishReason, GuardFinding, Receipt, Shown, Timings, Usage
-from service.api.schemas.answers.openai import CalledTool
+from service.api.schemas.answers.base import CalledTool, FinishReason, GuardFinding, Receipt, Shown, Timings, Usage
 
 TgiReason = Literal["length", "eos_token", "stop_sequence"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from service.api.schemas.answers.base import GuardFinding, Receipt, Shown, Timings, Usage
+from service.api.schemas.answers.base import CalledTool, GuardFinding, Receipt, Shown, Timings, Usage
 
 OpenAIReason = Literal["stop", "length", "content_filter", "tool_calls"]
 
@@ -49,19 +49,6 @@ class ChatTokenLogprob(ChatToken):
 class ChatLogprobs(Shown):
     content: list[ChatTokenLogprob]
     refusal: None
-
-
-class CalledFunction(Shown):
-    """`arguments` is a JSON object as text."""
-
-    name: str
-    arguments: str
-
-
-class CalledTool(Shown):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
 
 
 class AssistantMessage(Shown):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.schemas.answers.base import FinishReason, Object, Page, Receipt, Shown, Time, Usage
-from service.api.schemas.answers.openai import CalledTool
+from service.api.schemas.answers.base import CalledTool, FinishReason, Object, Page, Receipt, Shown, Time, Usage
 
 
 class SessionShown(Shown):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from service.api.schemas.answers.base import IdPage, Shown
-from service.api.schemas.answers.openai import CalledTool, ChatCompletion
+from service.api.schemas.answers.base import CalledTool, IdPage, Shown
+from service.api.schemas.answers.openai import ChatCompletion
 
 
 class StoredCompletion(ChatCompletion):
