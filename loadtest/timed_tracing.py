@@ -36,7 +36,8 @@ class Timed:
 
 def create() -> Any:
     """Returns the app."""
-    from service.api import edge, spans
+    from service.api.edge import layer as edge
+    from service.api.edge import spans
     from service.app import create as app
     from service.observability.tracing.bounded import CountedExporter
     from service.observability.tracing.exporting import Exporting

@@ -23,18 +23,18 @@ from models.imports.starter import demo_is_wanted, missing_of
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from models.repository.store.contents import SharedContents
-from service.api import handlers
-from service.api.auth import Auth
-from service.api.cors import Cors
 from service.api.deps import Service
-from service.api.draining import Drain
-from service.api.edge import Edge
-from service.api.encoding import event, line
-from service.api.lines import ENDPOINTS, LineAnswers
-from service.api.openapi import document
+from service.api.edge.auth import Auth
+from service.api.edge.cors import Cors
+from service.api.edge.draining import Drain
+from service.api.edge.layer import Edge
+from service.api.edge.stopping import is_stopping
+from service.api.edge.unknown_route import unknown_route
+from service.api.http import handlers
+from service.api.http.encoding import event, line
+from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
+from service.api.openapi.document import document
 from service.api.router import interface, plain_routes
-from service.api.routes.unknown import unknown_route
-from service.api.stopping import is_stopping
 from service.deployments.deployments import Deployments
 from service.deployments.engine_kinds import Kinds
 from service.deployments.engine_options import EngineOptions

@@ -22,7 +22,7 @@
     ├── DeadlineExceeded      504  deadline_exceeded     retryable where earlier requests were the cause
     └── StorageFull           507  storage_full
 
-The module knows no HTTP library: `api.errors` maps this tree to bodies. Every message says what to change.
+The module knows no HTTP library: `api.http.errors` maps this tree to bodies. Every message says what to change.
 """
 
 from __future__ import annotations

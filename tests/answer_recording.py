@@ -1,5 +1,5 @@
-"""This module records `service/api/answer_examples.json`: what a server with the demo model answers to each operation
-of the OpenAPI document, one request after the other.
+"""This module records `service/api/openapi/answer_examples.json`: what a server with the demo model answers to each
+operation of the OpenAPI document, one request after the other.
 
 `python -m tests.answer_recording` writes the file again, in one to three minutes. Requests are the document's own
 examples where they can be, and greedy elsewhere. An example of before stays where only measured numbers are new, so
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import httpx
 
-from service.api.answer_examples import FILE
-from service.api.body_examples import EXAMPLES
+from service.api.openapi.answer_examples import FILE
+from service.api.openapi.body_examples import EXAMPLES
 from tests.e2e.server import free_port, python, running
 from tests.recorded_answers import Wording, same_but_for_numbers
 

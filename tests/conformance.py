@@ -7,8 +7,6 @@ sent, and no response pays for it at run time.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 import httpx
@@ -16,9 +14,9 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.routing import Match
 
-import service.api.routes
-from service.api.encoding import EVENT_STREAM, NDJSON
-from service.api.openapi import EVENTS
+from service.api.http.encoding import EVENT_STREAM, NDJSON
+from service.api.openapi.document import EVENTS
+from service.api.router import PARTS
 
 JSON = "application/json"
 NO_EVENTS = ("[DONE]", '{"error":')
@@ -55,9 +53,7 @@ def _route(request: httpx.Request) -> APIRoute | None:
 @cache
 def documented() -> list[APIRoute]:
     """The routes of `/openapi.json`."""
-    package = service.api.routes
-    modules = [import_module(f"{package.__name__}.{each.name}") for each in iter_modules(package.__path__)]
-    routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
+    routes = [route for part in PARTS for route in part.router.routes]
     found = [route for route in routes if isinstance(route, APIRoute) and route.include_in_schema]
     assert found, "no route is found, so no answer would be looked at"
     return found

@@ -292,4 +292,4 @@ def test_only_one_place_asks_for_answers() -> None:
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func).endswith("answers.stream")
     }
-    assert asking == {"service.api.responses"}
+    assert asking == {"service.api.answering.responses"}

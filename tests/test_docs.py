@@ -6,32 +6,14 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 from typer.main import get_command
 
-from service import errors
-from service.api.schemas import (
-    answers,
-    anthropic,
-    base,
-    conversations,
-    embeddings,
-    feedback,
-    files,
-    knowledge,
-    kserve,
-    native,
-    ollama,
-    ollama_embeddings,
-    openai,
-    repository,
-    responses,
-    sessions,
-)
+from service import api, errors
 from service.cli import app as cli
 from service.evaluation.scenarios import scenario
 from service.evaluation.scenarios.figures import FigureName
@@ -80,28 +62,12 @@ def test_every_route() -> None:
 
 MODELS = {
     name: kind
-    for module in (
-        anthropic,
-        base,
-        conversations,
-        embeddings,
-        native,
-        ollama,
-        ollama_embeddings,
-        openai,
-        repository,
-        responses,
-        sessions,
-        feedback,
-        files,
-        knowledge,
-        kserve,
-    )
-    for name, kind in vars(module).items()
+    for found in walk_packages(api.__path__, f"{api.__name__}.")
+    if found.name.endswith("schemas")
+    for name, kind in vars(import_module(found.name)).items()
     if isinstance(kind, type) and issubclass(kind, BaseModel)
 }
-for module in iter_modules(answers.__path__):
-    MODELS |= vars(import_module(f"{answers.__name__}.{module.name}"))
+"""The wire models of every protocol."""
 EXAMPLE = re.compile(r"^```json (\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from service.api.openapi import document
+from service.api.openapi.document import document
 from service.api.router import PARTS
 from service.app import TITLE
 

@@ -1,7 +1,7 @@
 """The HTTP interface is the parts that have routes, joined by one router. It makes no part of the service.
 
-A new part's routes are reached when the part stands in PARTS. Parts that are built on the
-API, as the UI is, are handed in.
+A new part's routes are reached when the part stands in PARTS. Parts that are built on the API, as the UI is, are
+handed in.
 """
 
 from functools import cache
@@ -11,38 +11,36 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.routing import Route
 
-from service.api.routes import (
-    aliases,
-    anthropic,
-    batches,
-    context,
-    conversations,
-    embeddings,
-    feedback,
-    files,
-    generate,
-    knowledge,
-    kserve,
-    kserve_repository,
-    live,
-    models,
-    ollama,
-    ollama_embeddings,
-    ollama_models,
-    openai,
-    operations,
-    profiles,
-    repository,
-    responses,
-    rollouts,
-    root,
-    sessions,
-    stored_completions,
-    tokenizing,
-)
-from service.api.routes import instances as instances_routes
-from service.api.routes import jobs as jobs_routes
-from service.api.scopes import enforced
+from service.api.anthropic import routes as anthropic
+from service.api.http.scopes import enforced
+from service.api.kserve import repository_routes as kserve_repository
+from service.api.kserve import routes as kserve
+from service.api.ollama import embedding_routes as ollama_embeddings
+from service.api.ollama import model_routes as ollama_models
+from service.api.ollama import routes as ollama
+from service.api.openai import routes as openai
+from service.api.openai import stored_routes as stored_completions
+from service.api.openai.embeddings import routes as embeddings
+from service.api.openai.files import batch_routes as batches
+from service.api.openai.files import routes as files
+from service.api.openai.responses import conversation_routes as conversations
+from service.api.openai.responses import routes as responses
+from service.api.operations import instance_routes as instances
+from service.api.operations import live_routes as live
+from service.api.operations import model_routes as models
+from service.api.operations import profile_routes as profiles
+from service.api.operations import root_routes as root
+from service.api.operations import routes as operations
+from service.api.repository import alias_routes as aliases
+from service.api.repository import job_routes as jobs
+from service.api.repository import rollout_routes as rollouts
+from service.api.repository import routes as repository
+from service.api.sessions import feedback_routes as feedback
+from service.api.sessions import knowledge_routes as knowledge
+from service.api.sessions import routes as sessions
+from service.api.tgi import context_routes as context
+from service.api.tgi import routes as generate
+from service.api.tgi import tokenizing_routes as tokenizing
 
 PARTS: Final = (
     generate,
@@ -66,14 +64,14 @@ PARTS: Final = (
     ollama_models,
     tokenizing,
     operations,
-    instances_routes,
+    instances,
     profiles,
     live,
     root,
     repository,
     aliases,
     rollouts,
-    jobs_routes,
+    jobs,
 )
 """The HTTP interface; an earlier part's routes are matched first."""
 

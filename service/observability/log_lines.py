@@ -9,7 +9,7 @@ from typing import Final
 from structlog.typing import EventDict, WrappedLogger
 
 REQUEST: Final = "request"
-"""The event of `api.edge`: one for each HTTP request."""
+"""The event of `api.edge.layer`: one for each HTTP request."""
 ELSEWHERE: Final = frozenset({"event", "level", "timestamp", "exception"})
 METHOD_WIDTH, ROUTE_WIDTH, MS_WIDTH = 6, 22, 7
 RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"

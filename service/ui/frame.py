@@ -13,7 +13,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from service.api.pages import UI, style_source, templates
+from service.api.http.pages import UI, style_source, templates
 from service.ui.assets import RULES, STATIC, build
 from service.ui.language import LANGUAGES, THEMES, chosen_language, chosen_theme, filled, strings
 from service.ui.screens import MENU, START, Screen

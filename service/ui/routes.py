@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.cookie import Cookie
 from service.api.deps import Service, ServiceDep
-from service.api.pages import UI
+from service.api.edge.cookie import Cookie
+from service.api.http.pages import UI
 from service.errors import InvalidRequest
 from service.ui import assets
 from service.ui.frame import frame, sign_in_page

@@ -25,7 +25,7 @@ Serve = Callable[..., AbstractAsyncContextManager[World]]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream's headers wait for its first token or its error, also on a busy machine; see test_keep_alive."""
-    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 60.0)
+    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="session")

@@ -310,7 +310,7 @@ async def test_a_stream_that_fails_ends_with_an_error(serve: Serve) -> None:
 
 
 async def test_pings_while_a_stream_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 0.0)
+    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.0)
     hold = asyncio.Event()
     async with serve(engine={"hold": hold}) as world:
         asking = asyncio.create_task(world.client.post("/v1/messages", json={**ASK, "stream": True}))

@@ -11,8 +11,9 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
-from service.api.schemas import anthropic, anthropic_blocks
-from service.api.schemas.base import Wire
+from service.api.anthropic import block_schemas as anthropic_blocks
+from service.api.anthropic import schemas as anthropic
+from service.api.shared.schemas import Wire
 from service.engine.protocol.messages import Request
 from tests.api.anthropic import ASK, ORDER, WEATHER, ask, refused
 from tests.api.conftest import Serve

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.api.draining import MOST_BYTES
+from service.api.edge.draining import MOST_BYTES
 from service.storage.sessions.store import utc_now
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import World, over_http, serving
@@ -190,7 +190,7 @@ async def test_no_content_and_no_path_in_the_log(serve: Serve, capsys: pytest.Ca
 
 
 def test_a_name_is_no_way_out(tmp_path: Path) -> None:
-    from service.api.uploads import _filename
+    from service.api.http.uploads import _filename
 
     assert _filename(b"C:\\private\\..\\in.jsonl") == "in.jsonl" == _filename(b"../../in.jsonl")
 

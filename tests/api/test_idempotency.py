@@ -239,7 +239,7 @@ async def test_an_answer_is_kept_for_a_day(serve: Serve, database: str) -> None:
 
 
 async def test_a_long_generation_keeps_its_claim(serve: Serve, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.stored_responses.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.answering.stored_responses.RENEW_SECONDS", 0.01)
     clock, renew, renewed = Clock(), Idempotency.renew, list[Claim]()
 
     async def counted(of: Idempotency, claim: Claim) -> None:
@@ -264,7 +264,7 @@ async def test_whoever_lost_the_claim_stops(
     serve: Serve, database: str, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """He slept for longer than his lease: another has begun, and his own answer is worth nothing."""
-    monkeypatch.setattr("service.api.stored_responses.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("service.api.answering.stored_responses.RENEW_SECONDS", 0.05)
     clock = Clock()
     async with serve(engine={"hold": asyncio.Event()}, database_url=database) as world:
         at_time(world, clock)
@@ -286,7 +286,7 @@ async def test_whoever_lost_the_claim_stops(
 async def test_a_claim_that_is_lost_in_mid_stream_ends_it_with_a_word(
     serve: Serve, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.api.stored_responses.RENEW_SECONDS", 0.02)
+    monkeypatch.setattr("service.api.answering.stored_responses.RENEW_SECONDS", 0.02)
     async with serve(engine={"step_seconds": 0.05}, database_url=database) as world:
         slow = asyncio.create_task(post(world, "/generate_stream", {"inputs": "x"}))
         await until(lambda: world.engine.stats.steps_total > 2)

@@ -34,8 +34,8 @@ STREAMS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 0.01)
-    monkeypatch.setattr("service.api.streaming.COMMENT_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.answering.streaming.COMMENT_SECONDS", 0.01)
 
 
 async def commented(lines: AsyncIterator[str], count: int = 3) -> None:

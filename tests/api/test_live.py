@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.connection import ClientGone, EventStream
-from service.api.schemas.answers.live import LiveEvent
+from service.api.http.connection import ClientGone, EventStream
+from service.api.operations.live_answer_schemas import LiveEvent
 from service.engine.protocol.messages import FinishReason
 from service.observability.live import feed as feeds
 from service.observability.live.feed import Feed

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.repository.repository import Repository
-from service.api.bodies import is_optional
-from service.api.openapi import MODELS
-from service.api.schemas.repository import AliasBody, RolloutBody
+from service.api.http.bodies import is_optional
+from service.api.openapi.document import MODELS
+from service.api.repository.schemas import AliasBody, RolloutBody
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import World, over_http, publish, serving

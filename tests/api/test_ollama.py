@@ -189,8 +189,8 @@ async def test_blanks_come_until_the_first_token(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     """A blank before an object is JSON: no client sees it. A line of its own would break Ollama's."""
-    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 0.01)
-    monkeypatch.setattr("service.api.streaming.COMMENT_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.answering.streaming.COMMENT_SECONDS", 0.01)
     hold = asyncio.Event()
     async with serve(engine={"hold": hold}) as world, over_http(world) as url, asyncio.timeout(30):
         async with httpx.AsyncClient() as client, client.stream("POST", url + path, json=body) as response:

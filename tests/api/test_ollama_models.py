@@ -14,8 +14,8 @@ from pydantic_core import PydanticCustomError
 
 from models import __version__
 from models.repository.repository import Repository
-from service.api.routes.ollama_models import _size
-from service.api.schemas.durations import seconds_of
+from service.api.ollama.durations import seconds_of
+from service.api.ollama.model_routes import _size
 from service.deployments import deployments as module
 from service.deployments.deployment import DeploymentState
 from tests.api.ollama import CHAT, refused

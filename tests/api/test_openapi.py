@@ -14,11 +14,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from service.api.answer_examples import answer_examples
-from service.api.encoding import EVENT_STREAM, NDJSON
-from service.api.openapi import ERROR_SCHEMAS
-from service.api.operation_facts import REPEATED
-from service.api.scopes import EVERY
+from service.api.http.encoding import EVENT_STREAM, NDJSON
+from service.api.http.scopes import EVERY
+from service.api.openapi.answer_examples import answer_examples
+from service.api.openapi.document import ERROR_SCHEMAS
+from service.api.openapi.operation_facts import REPEATED
 from tests.api.conftest import KEY
 from tests.conformance import documented
 from tests.fake_service import World

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.repository.repository import Repository
-from service.api.examples import CHAT, DEMO, TEXT, Example, example_for
-from service.api.pages import prefers_html
+from service.api.http.pages import prefers_html
+from service.api.operations.examples import CHAT, DEMO, TEXT, Example, example_for
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving

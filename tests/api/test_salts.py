@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Scope
 
-from service.api.auth import Auth
+from service.api.edge.auth import Auth
 from service.engine.protocol.messages import Request
 from tests.api.conftest import Serve
 from tests.fake_service import World

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from service.api import auth
-from service.api.scopes import EVERY
+from service.api.edge import auth
+from service.api.http.scopes import EVERY
 from service.errors import Forbidden
 from tests.conformance import documented
 from tests.fake_service import World

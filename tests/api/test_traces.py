@@ -365,7 +365,7 @@ async def test_a_defect_of_tracing_costs_no_request(
     def broken(*_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("service.api.spans.generation_attributes", broken)
+    monkeypatch.setattr("service.api.edge.spans.generation_attributes", broken)
     async with serve(otlp_endpoint=collector.url) as world:
         answer = await world.client.post("/generate", json={"inputs": "x"}, headers=SAMPLED)
         await close(world)

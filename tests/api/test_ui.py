@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from pydantic import SecretStr
 
-from service.api.cookie import SECONDS, Cookie
+from service.api.edge.cookie import SECONDS, Cookie
 from service.ui.assets import STATIC, STRINGS
 from service.ui.frame import POLICY, imports, modules
 from service.ui.language import LANGUAGES
@@ -217,7 +217,7 @@ async def test_a_forged_an_old_and_another_keys_cookie_are_none(keyed: World, mo
         assert response.status_code == 401, each
     assert mine.is_in(good) and mine.is_in(f"a=b; {good}; c=d")
     later_by_a_day = time.time() + SECONDS + 1
-    monkeypatch.setattr("service.api.cookie.time.time", lambda: later_by_a_day)
+    monkeypatch.setattr("service.api.edge.cookie.time.time", lambda: later_by_a_day)
     assert not mine.is_in(good)
 
 

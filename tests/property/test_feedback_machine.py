@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, stateful
 from hypothesis import strategies as st
 
-from service.api.bodies import validated
-from service.api.schemas.feedback import FeedbackBody
+from service.api.http.bodies import validated
+from service.api.sessions.feedback_schemas import FeedbackBody
 from service.errors import InvalidRequest, NotFound
 from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
 from tests.effort import drawn

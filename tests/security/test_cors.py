@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 import service
 from service.addresses import origins_of
-from service.api.cookie import Cookie
-from service.api.cors import EXPOSED, METHODS
+from service.api.edge.cookie import Cookie
+from service.api.edge.cors import EXPOSED, METHODS
 from service.settings import Settings
 from tests.conformance import documented
 from tests.fake_service import World, serving
@@ -101,7 +101,7 @@ async def test_answers_streams_and_refusals_can_be_read(keyed: World) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_failure_of_the_server_can_be_read(keyed: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.routes.tokenizing._tokenized", lambda *_: 1 / 0)
+    monkeypatch.setattr("service.api.tgi.tokenizing_routes._tokenized", lambda *_: 1 / 0)
     response = await ask(
         keyed, "POST", "/tokenize", APP, headers={"Authorization": f"Bearer {KEY}"}, json={"inputs": "x"}
     )

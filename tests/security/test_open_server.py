@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.repository.repository import Repository
-from service.api.loopback import is_local_authority, is_local_origin, is_local_peer, is_loopback_address
+from service.api.edge.loopback import is_local_authority, is_local_origin, is_local_peer, is_loopback_address
 from tests.api.reading import error, openai_error
 from tests.e2e.server import end, free_port, python, starting
 from tests.fake_service import URL, World, publish, serving

@@ -39,7 +39,7 @@ from loadtest.checkpoints import (
     tokenizer,
 )
 from loadtest.peers.driver import Emit, StaticBatches, run_wave
-from service.api.loopback import is_local_authority
+from service.api.edge.loopback import is_local_authority
 
 HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline no lookup"
 

@@ -25,7 +25,7 @@ from service.api.bento.forwarding import post
 from service.api.bento.image import image
 from service.api.bento.inputs import ChatInput, GenerateInput, generate_body
 from service.api.bento.limit import BodyLimit
-from service.api.schemas.native import GenerateBody
+from service.api.tgi.schemas import GenerateBody
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

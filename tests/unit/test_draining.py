@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api import draining
-from service.api.draining import Drain
+from service.api.edge import draining
+from service.api.edge.draining import Drain
 
 CHUNK = 1 << 20
 

@@ -44,8 +44,8 @@ class BodyLimit:
         return read
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from service.api.errors import response_of
-        from service.api.paths import ErrorDialect
+        from service.api.http.errors import response_of
+        from service.api.http.paths import ErrorDialect
         from service.errors import TooLarge
 
         error = TooLarge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import anthropic
+from service.api.anthropic import schemas as anthropic
 from tests.api.fields.cases import ANYTHING, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.native import CONTEXT, DOCUMENTS, HI, LONG, SCHEMA, TOWN, engine, holds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.api.schemas import files
+from service.api.openai.files import schemas as files
 from tests.api.fields.cases import Table, acts, notes, refuses
 
 EXPIRING: Final = {"output_expires_after": {"anchor": "created_at", "seconds": 3600}}

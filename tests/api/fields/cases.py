@@ -11,7 +11,7 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
 
-from service.api.schemas.base import NOTHING, Wire
+from service.api.shared.schemas import NOTHING, Wire
 
 Body = dict[str, Any]
 ANYTHING: Final = object()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import kserve
+from service.api.kserve import schemas as kserve
 from tests.api.fields.cases import Case, Table, acts, refuses
 from tests.api.fields.native import PARAMETERS, holds
 

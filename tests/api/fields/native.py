@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import native
+from service.api.tgi import schemas as native
 from tests.api.fields.cases import ANYTHING, UNREAD, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.stage import TALK
 

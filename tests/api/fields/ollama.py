@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from service.api.schemas import ollama
+from service.api.ollama import schemas as ollama
 from tests.api.fields.cases import Table, acts, notes, refuses, under
 from tests.api.fields.native import HI, SCHEMA, engine, holds
 from tests.api.fields.stage import TALK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from service.api.schemas import openai
-from service.api.schemas.grammars import StructuredOutputs
+from service.api.openai import schemas as openai
+from service.api.shared.grammar_schemas import StructuredOutputs
 from tests.api.fields.cases import Case, Table, acts, notes, refuses, under
 from tests.api.fields.native import (
     CONTEXT,

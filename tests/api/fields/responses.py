@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import conversations, responses
-from service.api.schemas.openai import MetadataBody
+from service.api.openai.responses import conversation_schemas as conversations
+from service.api.openai.responses import schemas as responses
+from service.api.openai.schemas import MetadataBody
 from tests.api.fields.cases import ANYTHING, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.native import CONTEXT, DOCUMENTS, SCHEMA, TOWN, engine, holds
 from tests.api.fields.stage import TALK

@@ -1,0 +1,46 @@
+"""This module adds to a request what HTTP knows beside the body: its owner, its arrival, and the expected revision of a
+session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from fastapi import Request
+
+from service.api.http.etags import revision_of
+from service.context.options import ContextOptions
+from service.context.policies import Policy
+from service.context.prompt import Chat
+from service.generation.request import GenerationRequest, SessionTurn
+
+LANE: Final = "lane"
+"""The request's state has it where a batch asks, not a client."""
+BEHIND_CLIENTS: Final = -11
+"""What the lane adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
+
+
+def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
+    """Returns `request` as its caller's. A chat that names no context policy and has no session gets the server's
+    `policy`. Raises InvalidRequest for a malformed If-Match."""
+    request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
+    if getattr(http.state, LANE, False):
+        request = replace(request, priority=request.priority + BEHIND_CLIENTS)
+    if request.turn is not None:
+        return replace(request, turn=_for_caller(http, request.turn))
+    options = request.context or ContextOptions()
+    if not isinstance(request.source, Chat) or options.policy is not None:
+        return request
+    return replace(request, context=replace(options, policy=policy))
+
+
+def _for_caller(http: Request, turn: SessionTurn) -> SessionTurn:
+    return replace(turn, owner=http.state.owner, expected_revision=revision_of(http.headers.get("if-match")))
+
+
+def note_caller(http: Request, request_id: str | None, user: str | None) -> None:
+    """Records the request id and the user that the body names, for the response's headers and the log."""
+    if request_id:
+        http.state.request_id = request_id
+    if user:
+        http.state.log["user"] = user

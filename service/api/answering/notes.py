@@ -1,0 +1,49 @@
+"""Notes add to a response what is known of its answers beside their text: headers for the client, counts and times for
+the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+
+from service.api.shared.guard_findings import found
+from service.generation.answer import Answer
+
+
+def headers(answer: Answer) -> dict[str, str]:
+    """Returns which version served the answer, and how much of the chat it received."""
+    receipt = answer.receipt
+    return {
+        "X-Model-Version": answer.manifest.reference,
+        "X-Context-Truncated": "true" if receipt.truncated else "false",
+        "X-Context-Dropped-Tokens": str(receipt.dropped_tokens),
+    }
+
+
+def note(http: Request, answers: Sequence[Answer]) -> None:
+    """Adds counts and times to the log line; never a prompt, never an answer. Adds nothing where no answer began."""
+    if not answers:
+        return
+    usage, timings = [answer.usage() for answer in answers], answers[0].timings()
+    if "replayed" in timings:  # in the log, `replayed` is a stored response
+        timings["engine_replays"] = timings.pop("replayed")
+    fields: dict[str, Any] = {
+        "model": answers[0].manifest.reference,
+        "digest": answers[0].manifest.short_digest,
+        "finish_reason": answers[0].finish_reason.value,
+        **timings,
+    }
+    for count in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        fields[count] = sum(each[count] for each in usage)
+    receipts = [answer.receipt for answer in answers]
+    fields["context_policy"] = receipts[0].policy
+    fields["dropped_tokens"] = sum(receipt.dropped_tokens for receipt in receipts)
+    for what in ("dropped", "summarised"):
+        fields[f"messages_{what}"] = sum(getattr(receipt.counts, what) for receipt in receipts)
+    fields["messages_recalled"] = sum(len(receipt.recalled) for receipt in receipts)
+    matches = [each for answer in answers for each in found(answer).get("guard", ())]
+    if matches:
+        fields["guard"] = matches
+    http.state.log.update(fields)

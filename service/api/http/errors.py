@@ -1,0 +1,193 @@
+"""This module maps errors to bodies in every dialect, in one table, and words the refusals of fields.
+
+dialect    status                body
+native     the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
+OpenAI     400 where it is 422   {"error": {"message", "type", "param", "code"}}
+Triton     400 where it is 422   {"error": sentence}
+Ollama     400 where it is 422   {"error": sentence}
+Anthropic  400 where it is 422   {"type": "error", "error": {"type", "message", "param", "code"}, "request_id"}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Scope
+
+from service.api.http.encoding import json_response
+from service.api.http.paths import ErrorDialect, error_dialect
+from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
+
+INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
+OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ANTHROPIC_VERSION: Final = "anthropic-version"
+"""Anthropic's clients send this header with every request."""
+ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
+    ErrorDialect.NATIVE: {},
+    ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
+    ErrorDialect.TRITON: {"`inputs` holds": "`text_input` holds"},
+    ErrorDialect.OLLAMA: {
+        "send `inputs` instead": "send /api/generate a `prompt` with `raw` true",
+        "inputs": "prompt",
+        "max_new_tokens": "options.num_predict",
+        "max_window": "options.num_ctx",
+    },
+    ErrorDialect.ANTHROPIC: {
+        "max_new_tokens": "max_tokens",
+        ".function.parameters": ".input_schema",
+    },
+}
+"""A dialect's names of fields that the layers below name in our words; an earlier name is replaced first."""
+RULES: Final = {
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be above {gt}",
+    "less_than": "must be below {lt}",
+    "too_short": "must have at least {min_length} item(s)",
+    "too_long": "must have at most {max_length} item(s)",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+"""Pydantic's kinds of errors in plain words; its own sentence is kept for the others."""
+UNSUPPORTED: Final = "unsupported_field"
+_OVERFLOW: Final = "This model's maximum context length is {window} tokens."
+"""OpenAI's own sentence: litellm and others that cut a chat and try again know the error by it, not by its code."""
+
+
+class Internal(DosirakError):
+    """A defect of this service. The body only says where to look."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERNAL_MESSAGE)
+
+
+def dialect_of(scope: Scope) -> ErrorDialect:
+    """Returns the dialect of a request's errors."""
+    return error_dialect(scope["path"], ANTHROPIC_VERSION in Headers(scope=scope))
+
+
+def status_of(error: DosirakError, dialect: ErrorDialect) -> int:
+    return 400 if dialect is not ErrorDialect.NATIVE and error.status == 422 else error.status
+
+
+def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict[str, Any]:
+    """Returns the body in the dialect; a stream that fails ends with the same."""
+    names, message = NAMES[dialect], error.message
+    for ours, theirs in names.items():
+        message = message.replace(ours, theirs)
+    if dialect in (ErrorDialect.TRITON, ErrorDialect.OLLAMA):
+        return {"error": message}
+    if dialect is ErrorDialect.ANTHROPIC:
+        return {"type": "error", "error": _anthropic(error, message), "request_id": request_id}
+    if dialect is ErrorDialect.OPENAI:
+        return {"error": _openai(error, message, names.get(error.param or "", error.param))}
+    fixed = {"error": message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
+    return {**fixed, **error.numbers}
+
+
+def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
+    if isinstance(error, ContextOverflow):
+        message = f"{_OVERFLOW.format(window=error.numbers['window'])} {message}"
+    kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"message": message, "type": kind, "param": param, "code": _code_of(error)}
+
+
+def _code_of(error: DosirakError) -> str:
+    """Returns the code of `/v1`."""
+    return "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
+
+
+def _anthropic(error: DosirakError, message: str) -> dict[str, str | None]:
+    """`param` and `code` are ours: Anthropic's clients pass over them. Agents know by its first words that a prompt is
+    too long, and shorten the chat by its numbers."""
+    kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    param = error.param
+    for ours, theirs in NAMES[ErrorDialect.ANTHROPIC].items():
+        param = param and param.replace(ours, theirs)
+    if isinstance(error, ContextOverflow) and error.numbers:
+        needed, window = error.numbers["needed_tokens"], error.numbers["window"]
+        message = f"prompt is too long: {needed} tokens > {window} maximum. {message}"
+    return {"type": kind, "message": message, "param": param, "code": _code_of(error)}
+
+
+def headers_of(error: DosirakError) -> dict[str, str]:
+    """Returns `Retry-After` in whole seconds wherever a retry can help."""
+    if not error.retryable and error.retry_after is None:
+        return {}
+    return {"Retry-After": str(max(1, math.ceil(error.retry_after or 1)))}
+
+
+def response_of(
+    error: DosirakError, request_id: str, dialect: ErrorDialect, headers: Mapping[str, str] | None = None
+) -> Response:
+    shown = {**headers_of(error), **(headers or {})}
+    return json_response(body_of(error, request_id, dialect), status=status_of(error, dialect), headers=shown)
+
+
+def refusal_of(error: ValidationError) -> InvalidRequest:
+    """Returns the first wrong field as one sentence: its name and what to change."""
+    details = error.errors(include_url=False, include_input=False)
+    return _refusal(details[0])
+
+
+def _refusal(detail: ErrorDetails) -> InvalidRequest:
+    kind, context = detail["type"], detail.get("ctx", {})
+    field = field_name([*detail["loc"], *context.get("at", ())])
+    if kind == UNSUPPORTED:
+        return UnsupportedField(f"`{field}` {context['why']}", param=field)
+    if kind == "extra_forbidden":
+        return UnsupportedField(
+            f"`{field}` is not a field of this request: check its spelling, or remove it", param=field
+        )
+    if kind == "missing":
+        return InvalidRequest(f"`{field}` is missing: add it", param=field)
+    text = _rule(detail)
+    return InvalidRequest(f"`{field}` {text}" if field else text[:1].upper() + text[1:], param=field or None)
+
+
+def _rule(detail: ErrorDetails) -> str:
+    """Returns what the field must be, in words that a caller can act on."""
+    bounds = {
+        name: f"{value:g}" if isinstance(value, float) else value for name, value in detail.get("ctx", {}).items()
+    }
+    rule = RULES.get(detail["type"])
+    if rule is not None:
+        return rule.format(**bounds)
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return text.replace("should be", "must be", 1)
+
+
+def field_name(location: Sequence[int | str]) -> str:
+    """Returns `parameters.stop[3]` for ("parameters", "stop", 3)."""
+    name = ""
+    for part in location:
+        if is_hidden(part):
+            continue
+        name += f"[{part}]" if isinstance(part, int) else f".{part[:80]}" if name else part[:80]
+    return name
+
+
+def hidden(tag: str) -> str:
+    """Returns the name of a choice between models; `is_hidden` keeps it out of the names of fields."""
+    return f"<{tag}>"
+
+
+def is_hidden(part: int | str) -> bool:
+    return isinstance(part, str) and part[:1] == "<" and part[-1:] == ">"

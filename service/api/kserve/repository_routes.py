@@ -1,0 +1,80 @@
+"""These routes are Triton's model repository extension of the KServe v2 protocol: an index of every version, load,
+unload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.repository.repository import Repository
+from service.api.deps import ServiceDep
+from service.api.http.bodies import json_body
+from service.api.http.connection import while_connected
+from service.api.http.documented import takes
+from service.api.http.encoding import json_response
+from service.api.kserve.answer_schemas import Loaded, RepositoryIndex, Unloaded
+from service.api.kserve.routes import ReferenceDep
+from service.api.kserve.schemas import IndexBody, LoadBody, UnloadBody
+from service.deployments.deployment import DeploymentState
+
+PREFIX: Final = "/v2/repository"
+READY: Final = "READY"
+STATES: Final = {
+    DeploymentState.LOADING: "LOADING",
+    DeploymentState.READY: READY,
+    DeploymentState.RESTARTING: "UNAVAILABLE",
+    DeploymentState.DRAINING: "UNLOADING",
+    DeploymentState.FAILED: "UNAVAILABLE",
+}
+NOT_LOADED: Final = ("UNAVAILABLE", "not loaded")
+router = APIRouter(prefix=PREFIX, tags=["kserve"])
+INDEX: Final = json_body(IndexBody, any_type=True)
+LOAD: Final = json_body(LoadBody, any_type=True)
+UNLOAD: Final = json_body(UnloadBody, any_type=True)
+
+
+@router.post("/index", response_model=RepositoryIndex, openapi_extra=takes(IndexBody))
+async def index(service: ServiceDep, body: IndexBody = INDEX) -> Response:
+    """Lists every version of every model with its state; with `ready` those that would answer at once."""
+    deployed = service.deployments.all()
+    states = {each.manifest.reference: (STATES[each.shown_state], each.cause) for each in deployed}
+    found = await asyncio.to_thread(_index, service.deployments.repository, states)
+    return json_response([each for each in found if each["state"] == READY or not body.ready])
+
+
+def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> list[dict[str, str]]:
+    entries = []
+    for name in repository.models():
+        for manifest in repository.versions(name):
+            state, reason = states.get(manifest.reference, NOT_LOADED)
+            entries.append({"name": name, "version": manifest.version, "state": state, "reason": reason})
+    return entries
+
+
+@router.post(
+    "/models/{model}/load",
+    response_model=Loaded,
+    openapi_extra=takes(LoadBody),
+)
+async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
+    """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
+    name, as with `POST /v1/deployments`."""
+    deployment = await service.deployments.load(reference)
+    await while_connected(http.receive, deployment.settled(service.settings.load_timeout_seconds))
+    manifest = deployment.manifest
+    return json_response({"name": manifest.name, "version": manifest.version, "load": True})
+
+
+@router.post(
+    "/models/{model}/unload",
+    response_model=Unloaded,
+    openapi_extra=takes(UnloadBody),
+)
+async def unload(service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
+    """Drains the version that the reference means now, and ends its engine process. Answers at once."""
+    manifest = (await service.deployments.unload(reference)).manifest
+    return json_response({"name": manifest.name, "version": manifest.version, "unload": True})

@@ -1,0 +1,208 @@
+"""This dialect is Ollama's: one request for each body; answers are objects, and lines of JSON in a stream."""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from models.repository.disk.journal import timestamp
+from service.api.http.encoding import NDJSON, line
+from service.api.http.errors import body_of
+from service.api.http.paths import ErrorDialect
+from service.api.ollama.closed_schemas import closed
+from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
+from service.api.shared.guard_findings import found
+from service.api.shared.logprobs import with_alternatives
+from service.api.shared.serialiser import Serialiser
+from service.context.options import ContextOptions
+from service.context.policies import Policy
+from service.context.prompt import Chat, Source, Text
+from service.engine.protocol.messages import FinishReason
+from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
+from service.generation.output_sequence import OutputSequence
+from service.generation.request import GenerationRequest, Sampling
+from service.generation.token_delta import Token
+from service.text.grammars import Grammar
+from service.text.messages import Message
+from service.text.reasoning import ReasoningUse
+
+TEMPERATURE: Final = 0.8
+TOP_K: Final = 40
+TOP_P: Final = 0.9
+"""Ollama's defaults, as its documentation gives them; its others switch a field off."""
+DONE_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.CONTENT_FILTER: "stop"}
+"""Ollama's word for a finish reason; for the others it is `length`."""
+DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
+"""Reasons that are also told in our own word."""
+
+
+def parse_chat(body: OllamaChatBody) -> GenerationRequest:
+    return _request(body, Chat(tuple(each.message() for each in body.messages or ())))
+
+
+def parse_generate(body: OllamaGenerateBody) -> GenerationRequest:
+    """Returns the request for a prompt: a chat of one question, or with `raw` the text itself."""
+    prompt = body.prompt or ""
+    if body.raw:
+        return _request(body, Text(prompt))
+    system = (Message("system", body.system),) if body.system else ()
+    return _request(body, Chat((*system, Message("user", prompt))))
+
+
+def _request(body: OllamaBody, source: Source) -> GenerationRequest:
+    options = body.options or OllamaOptions()
+    return GenerationRequest(
+        id=f"gen-{uuid.uuid4().hex}",
+        source=source,
+        model=body.model,
+        sampling=_sampling(options),
+        max_new_tokens=None if options.num_predict == -1 else options.num_predict,
+        max_window=options.num_ctx,
+        context=None if body.truncate is None else ContextOptions(policy=_policy(body.truncate)),
+        stop=tuple(options.stop or ()),
+        grammar=_grammar(body.format),
+        reasoning=_reasoning(body.think),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        keep_alive=body.keep_alive,
+    )
+
+
+def _reasoning(think: bool | str | None) -> ReasoningUse | None:
+    if think is None:
+        return None
+    return ReasoningUse("think", effort=think) if isinstance(think, str) else ReasoningUse("think", think)
+
+
+def _sampling(options: OllamaOptions) -> Sampling:
+    """Returns the sampling with Ollama's defaults. Without a look back there is no penalty."""
+    looks_back = options.repeat_last_n != 0
+    repetition = options.repeat_penalty if looks_back else None
+    return Sampling(
+        temperature=TEMPERATURE if options.temperature is None else options.temperature,
+        top_p=TOP_P if options.top_p is None else options.top_p,
+        top_k=TOP_K if options.top_k is None else max(options.top_k, 0),
+        min_p=options.min_p or 0.0,
+        typical_p=1.0 if options.typical_p is None else options.typical_p,
+        repetition_penalty=1.0 if repetition is None else repetition,
+        frequency_penalty=(options.frequency_penalty or 0.0) if looks_back else 0.0,
+        presence_penalty=(options.presence_penalty or 0.0) if looks_back else 0.0,
+        seed=None if options.seed is None or options.seed < 0 else options.seed,
+    )
+
+
+def _policy(truncate: bool) -> Policy:
+    return "window" if truncate else "refuse"
+
+
+class OllamaSerialiser(Serialiser):
+    """Writes the envelope of answers and lines around the text, which a subclass places. While a stream waits it sends
+    a blank, which stands before the JSON of its first line."""
+
+    media_type = NDJSON
+    comment = b" "
+
+    @staticmethod
+    @abstractmethod
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        """Returns the fields that hold a text of the model, and what it wrote for itself."""
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        [answer] = answers
+        [sequence] = answer.best
+        text = self.text(sequence.text, sequence.reasoning)
+        return self._shown(answer, text, sequence.tokens, _end(answer, sequence))
+
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        """Yields a line for each token that adds text, or that has logprobs, and a last one without text."""
+        answer, token = delta.answer, delta.token
+        if delta.text or delta.reasoning or (token and answer.request.logprobs is not None):
+            yield line(self._shown(answer, self.text(delta.text, delta.reasoning), [token] if token else []))
+        if delta.finish_reason is not None:
+            yield line(self._shown(answer, self.text(""), (), _end(answer, delta.sequence)))
+
+    def failure(self, error: DosirakError, request_id: str) -> bytes:
+        return line(body_of(error, request_id, ErrorDialect.OLLAMA))
+
+    @classmethod
+    def without_text(cls, model: str, reason: Literal["load", "unload"]) -> dict[str, Any]:
+        """Returns the answer to a request that generates nothing."""
+        return {"model": model, "created_at": _now(), **cls.text(""), "done": True, "done_reason": reason}
+
+    def _shown(
+        self, answer: Answer, text: dict[str, Any], tokens: Sequence[Token], end: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        shown = {"model": answer.manifest.reference, "created_at": _now(), **text, "done": end is not None}
+        if tokens and answer.request.logprobs is not None:
+            shown["logprobs"] = [with_alternatives(answer.tokenizer, token) for token in tokens]
+        return shown | (end or {})
+
+
+class ChatSerialiser(OllamaSerialiser):
+    @staticmethod
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, **_thinking(thinking)}}
+
+
+class GenerateSerialiser(OllamaSerialiser):
+    @staticmethod
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        return {"response": text, **_thinking(thinking)}
+
+
+def _thinking(text: str) -> dict[str, str]:
+    return {"thinking": text} if text else {}
+
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))
+
+
+def _end(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
+    """Returns why the answer ended and what it cost, with our own fields."""
+    reason = sequence.finish_reason or FinishReason.ABORT
+    usage = answer.usage()
+    return {
+        "done_reason": DONE_REASONS.get(reason, "length"),
+        **({"finish_detail": reason.value} if reason in DETAILS else {}),
+        **_durations(answer),
+        "prompt_eval_count": usage["prompt_tokens"],
+        "eval_count": usage["completion_tokens"],
+        "digest": answer.manifest.short_digest,
+        "context_receipt": answer.context(),
+        **found(answer),
+    }
+
+
+def _durations(answer: Answer) -> dict[str, int]:
+    """Returns nanoseconds. They lie so: total is from the request's arrival to its last token.
+
+        arrival ── load ──▶ admitted ── queue ──▶ first step ── prompt_eval ──▶ prompt computed ── eval ──▶ last token
+
+    What an engine does not measure counts as evaluation of the prompt; an answer without a token has none of them.
+    """
+    arrival, first, last = answer.request.arrival, answer.first_at, answer.last_at
+    if first is None or last is None:
+        return {}
+    begun = answer.admitted_at if answer.queue_seconds is None else arrival + answer.queue_seconds
+    computed = first if answer.prefill_seconds is None else begun + answer.prefill_seconds
+    return {
+        "total_duration": nanoseconds(last - arrival),
+        "load_duration": nanoseconds(answer.admitted_at - arrival),
+        "prompt_eval_duration": nanoseconds(computed - begun),
+        "eval_duration": nanoseconds(last - min(computed, first)),
+    }
+
+
+def nanoseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1e9))
+
+
+def _grammar(asked: dict[str, Any] | str | None) -> Grammar | None:
+    """Returns the grammar of Ollama's `format`: a schema, or "json" for any object."""
+    if isinstance(asked, dict):
+        return Grammar.of_json_schema(closed(asked), "format")
+    return Grammar.of_json_object("format") if asked else None

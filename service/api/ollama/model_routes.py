@@ -1,0 +1,164 @@
+"""These routes are Ollama's about models: its version, the models on disk, one of them, and those in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from models.manifest import Manifest
+from models.repository.disk.journal import timestamp
+from service.api.deps import ServiceDep
+from service.api.http.bodies import json_body
+from service.api.http.documented import takes
+from service.api.http.encoding import json_response
+from service.api.ollama.answer_schemas import OllamaModels, OllamaRunningModels, OllamaShown, OllamaVersion
+from service.api.ollama.schemas import LATEST, OllamaShowBody
+from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.deployments import Deployments
+from service.errors import InvalidRequest
+from service.text.files import read_chat_template
+from service.text.reasoning import form_of
+from service.text.template import ChatTemplate
+from service.text.tools import format_of
+
+router = APIRouter(tags=["ollama"])
+SHOW: Final = json_body(OllamaShowBody, any_type=True)
+COMPLETION: Final = ("completion",)
+NAMED_TOKENS: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Variables of templates whose texts decide nothing here."""
+A_CENTURY: Final = timedelta(days=36_525)
+"""Ollama's clients read an end that is more than 20 years ahead as for ever."""
+IN_MEMORY: Final = (DeploymentState.READY, DeploymentState.DRAINING)
+SIZES: Final = ((10**9, 1, "B"), (10**6, 2, "M"), (10**3, 0, "K"))
+
+
+@router.get("/api/version", response_model=OllamaVersion)
+async def version(service: ServiceDep) -> Response:
+    """Returns the version of this software."""
+    return json_response({"version": service.version})
+
+
+@router.get("/api/tags", response_model=OllamaModels)
+async def tags(service: ServiceDep) -> Response:
+    """Lists every version, and each name as `name:latest`."""
+    return json_response({"models": await asyncio.to_thread(lambda: list(_models(service.deployments)))})
+
+
+@router.post("/api/show", response_model=OllamaShown, openapi_extra=takes(OllamaShowBody))
+async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
+    """Returns the facts of a model."""
+    manifest = service.deployments.resolve(body.reference)
+    architecture = manifest.model_type
+    shown = {
+        "license": manifest.license,
+        "modified_at": manifest.created_at,
+        "details": _details(manifest),
+        "model_info": {
+            "general.architecture": architecture,
+            "general.parameter_count": manifest.parameters,
+            f"{architecture}.context_length": manifest.context_window,
+            f"{architecture}.vocab_size": manifest.vocab_size,
+        },
+        "capabilities": await asyncio.to_thread(_capabilities, service.deployments, manifest),
+    }
+    return json_response(shown)
+
+
+@router.get("/api/ps", response_model=OllamaRunningModels)
+async def ps(service: ServiceDep) -> Response:
+    """Lists the versions in memory, those that stay longest first."""
+    deployments, now = service.deployments, datetime.now(UTC)
+    running = [_running(each, deployments, now) for each in deployments.all() if each.state in IN_MEMORY]
+    return json_response({"models": sorted(running, key=lambda each: str(each["expires_at"]), reverse=True)})
+
+
+def _models(deployments: Deployments) -> Iterator[dict[str, Any]]:
+    for name in deployments.repository.models():
+        yield _model(deployments, f"{name}{LATEST}", deployments.resolve(name))
+        for manifest in deployments.repository.newest_first(name):
+            yield _model(deployments, manifest.reference, manifest)
+
+
+def _model(deployments: Deployments, name: str, manifest: Manifest) -> dict[str, Any]:
+    return {
+        **_named(name, manifest),
+        "modified_at": manifest.created_at,
+        "size": manifest.size,
+        "capabilities": _capabilities(deployments, manifest),
+    }
+
+
+def _capabilities(deployments: Deployments, manifest: Manifest) -> tuple[str, ...]:
+    """Returns what the version can do, in Ollama's words. Reads its template, once for each digest."""
+    return (*COMPLETION, *_template_capabilities(manifest.digest, deployments.repository.path(manifest)))
+
+
+@lru_cache(maxsize=1024)
+def _template_capabilities(digest: str, directory: Path) -> tuple[str, ...]:
+    """Returns `tools` where the version's template places them and writes calls that can be read, and `thinking` where
+    it marks a reasoning part; nothing for a template that cannot be read: loading the version says why."""
+    try:
+        source = read_chat_template(directory)
+        template = None if source is None else ChatTemplate(source, dict.fromkeys(NAMED_TOKENS, ""))
+    except (InvalidRequest, OSError):
+        return ()
+    if template is None:
+        return ()
+    tools = ("tools",) if _takes_tools(template) else ()
+    return (*tools, "thinking") if form_of(template.literals) is not None else tools
+
+
+def _takes_tools(template: ChatTemplate) -> bool:
+    try:
+        format_of(template.literals)
+        return template.places_tools
+    except InvalidRequest:
+        return False
+
+
+def _running(deployment: Deployment, deployments: Deployments, now: datetime) -> dict[str, Any]:
+    engine = deployment.engine.info
+    size = engine.memory_bytes if engine else 0
+    left = deployments.seconds_to_unload(deployment)
+    ends = now + min(timedelta(seconds=min(left, A_CENTURY.total_seconds())), A_CENTURY)
+    return {
+        **_named(deployment.manifest.reference, deployment.manifest),
+        "size": size,
+        "size_vram": size if engine and engine.device.startswith("cuda") else 0,
+        "expires_at": timestamp(ends),
+        "context_length": deployment.window,
+    }
+
+
+def _named(name: str, manifest: Manifest) -> dict[str, Any]:
+    return {"name": name, "model": name, "digest": manifest.digest, "details": _details(manifest)}
+
+
+def _details(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "parent_model": manifest.lineage.parent or "",
+        "format": "safetensors",
+        "family": manifest.model_type,
+        "families": [manifest.model_type],
+        "parameter_size": _size(manifest.parameters),
+        "quantization_level": manifest.precision.upper(),
+    }
+
+
+def _size(parameters: int) -> str:
+    """Returns a number of parameters as Ollama writes it.
+
+    >>> _size(8_030_261_248), _size(7_000_000), _size(12_345_678), _size(512)
+    ('8.0B', '7M', '12.35M', '512')
+    """
+    for unit, digits, letter in SIZES:
+        if parameters >= unit:
+            return f"{parameters / unit:.{0 if parameters % unit == 0 else digits}f}{letter}"
+    return str(parameters)

@@ -1,0 +1,88 @@
+"""These routes are Ollama's `POST /api/chat` and `POST /api/generate`. Its clients' `Content-Type` says anything."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.manifest import Manifest
+from service.api.answering.responses import respond
+from service.api.deps import Service, ServiceDep
+from service.api.http.bodies import json_body
+from service.api.http.connection import while_connected
+from service.api.http.documented import line_stream, takes
+from service.api.http.encoding import json_response
+from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
+from service.api.ollama.dialect import (
+    ChatSerialiser,
+    GenerateSerialiser,
+    OllamaSerialiser,
+    parse_chat,
+    parse_generate,
+)
+from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody
+from service.deployments.deployment import DeploymentState
+from service.deployments.deployments import Deployments
+
+router = APIRouter(tags=["ollama"])
+CHAT: Final = json_body(OllamaChatBody, any_type=True)
+GENERATE: Final = json_body(OllamaGenerateBody, any_type=True)
+
+
+@router.post(
+    "/api/chat",
+    response_model=OllamaChatAnswer,
+    responses=line_stream(OllamaChatAnswer),
+    openapi_extra=takes(OllamaChatBody),
+)
+async def chat(http: Request, service: ServiceDep, body: OllamaChatBody = CHAT) -> Response:
+    """Answers a chat, as a stream of JSON lines unless `stream` is false. Without messages it loads the model, or with
+    `keep_alive` 0 unloads it."""
+    if not body.messages:
+        return await _without_text(http, service, body, ChatSerialiser)
+    return await respond(http, service, [parse_chat(body)], ChatSerialiser(), stream=body.stream is not False)
+
+
+@router.post(
+    "/api/generate",
+    response_model=OllamaGenerateAnswer,
+    responses=line_stream(OllamaGenerateAnswer),
+    openapi_extra=takes(OllamaGenerateBody),
+)
+async def generate(http: Request, service: ServiceDep, body: OllamaGenerateBody = GENERATE) -> Response:
+    """Answers a prompt, as a stream of JSON lines unless `stream` is false. Without a prompt it loads the model, or
+    with `keep_alive` 0 unloads it."""
+    if not body.prompt:
+        return await _without_text(http, service, body, GenerateSerialiser)
+    return await respond(http, service, [parse_generate(body)], GenerateSerialiser(), stream=body.stream is not False)
+
+
+async def _without_text(
+    http: Request, service: Service, body: OllamaBody, serialiser: type[OllamaSerialiser]
+) -> Response:
+    return json_response(serialiser.without_text(*await load_or_unload(http, service, body.model, body.keep_alive)))
+
+
+async def load_or_unload(
+    http: Request, service: Service, model: str, keep_alive: float | None
+) -> tuple[str, Literal["load", "unload"]]:
+    """Loads a model, or with `keep_alive` 0 unloads it. Returns the version and which of both was done."""
+    if keep_alive == 0:
+        manifest = await _unload(service.deployments, model)
+        return manifest.reference, "unload"
+    deployment = await while_connected(http.receive, service.deployments.acquire(model))
+    if keep_alive is not None:
+        service.deployments.keep_alive(deployment, keep_alive)
+    return deployment.manifest.reference, "load"
+
+
+async def _unload(deployments: Deployments, reference: str) -> Manifest:
+    """Begins to unload the version, where it is loaded, and returns it. Raises NotFound, InvalidRequest, and Conflict
+    while it is loading."""
+    manifest = deployments.resolve(reference)
+    loaded = (each for each in deployments.all() if each.state is not DeploymentState.DRAINING)
+    if any(each.manifest.reference == manifest.reference for each in loaded):
+        await deployments.unload(manifest.reference)
+    return manifest

@@ -1,0 +1,173 @@
+"""These models describe answers of OpenAI's dialect, completions, chunks and models, with our own fields."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from service.api.shared.answer_schemas import CalledTool, GuardFinding, Receipt, Shown, Timings, Usage
+
+OpenAIReason = Literal["stop", "length", "content_filter", "tool_calls"]
+
+
+class CachedTokens(Shown):
+    cached_tokens: int
+
+
+class ReasoningTokens(Shown):
+    reasoning_tokens: int
+
+
+class OpenAIUsage(Usage):
+    """Sums over all prompts."""
+
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
+
+
+class ExtraFields(Shown):
+    """Our own fields: beside the choices; on the choices where there are several prompts; in a stream, in the last
+    chunk."""
+
+    digest: str | None = None
+    context: Receipt | None = None
+    timings: Timings | None = None
+    guard: list[GuardFinding] | None = None
+
+
+class ChatToken(Shown):
+    """`bytes` is null for a token that is a part of a character."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(ChatToken):
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(Shown):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(Shown):
+    """`content` is null where the answer is calls only. `reasoning_content` is what the model wrote for itself."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[CalledTool] | None = None
+
+
+class ChatChoice(ExtraFields):
+    """`finish_detail` is our own word where OpenAI has none: `deadline` or `error`."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: OpenAIReason
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class ChatCompletion(ExtraFields):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: OpenAIUsage
+
+
+class FunctionDelta(Shown):
+    name: str | None = None
+    arguments: str
+
+
+class CallDelta(Shown):
+    """`id`, `type` and the name come with the first delta of a call, then its arguments, piece by piece."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
+class MessageDelta(Shown):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class ChatChunkChoice(Shown):
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: OpenAIReason | None
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class ChatChunk(ExtraFields):
+    """The data of one event; the stream ends with `data: [DONE]`. A failure is `{"error": …}` before it."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: OpenAIUsage | None = None
+
+
+class TextLogprobs(Shown):
+    """Four lists of one length. `text_offset`: characters of the choice's text before the token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(ExtraFields):
+    """`finish_reason` is null in all chunks of a choice but the last."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: OpenAIReason | None
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class TextCompletion(ExtraFields):
+    """A whole answer, and the data of one event: the stream ends with `data: [DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[TextChoice]
+    usage: OpenAIUsage | None = None
+
+
+class Model(Shown):
+    """`root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
+    null for an original."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    digest: str
+    precision: str
+    max_model_len: int
+
+
+class Models(Shown):
+    object: Literal["list"]
+    data: list[Model]

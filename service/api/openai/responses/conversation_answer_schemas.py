@@ -1,0 +1,54 @@
+"""These models describe OpenAI's conversations and their items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, RootModel
+
+from service.api.openai.responses.answer_schemas import FunctionCall, InputText, ItemStatus, OutputText, Reasoning
+from service.api.shared.answer_schemas import IdPage, Shown
+
+
+class ConversationShown(Shown):
+    """`conv_X` is the session `s_X`."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, Any]
+
+
+class DeletedConversation(Shown):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+class ConversationMessage(Shown):
+    """`incomplete` is an answer that a limit or the guard has cut."""
+
+    id: str
+    type: Literal["message"]
+    role: str
+    status: ItemStatus
+    content: list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+
+
+class FunctionCallOutput(Shown):
+    id: str
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str
+    status: ItemStatus
+
+
+AnyItem = Annotated[ConversationMessage | FunctionCall | FunctionCallOutput | Reasoning, Field(discriminator="type")]
+
+
+class ConversationItem(RootModel[AnyItem]):
+    """One item of a conversation."""
+
+
+class ConversationItems(IdPage[AnyItem]):
+    """Newest first, unless `order` is `asc`; of added items in their order."""

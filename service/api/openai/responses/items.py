@@ -1,0 +1,86 @@
+"""Items become the messages that a prompt is made of, and get ids under which they are listed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from service.api.openai.responses.item_schemas import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    Item,
+    MessageItem,
+    OtherItem,
+    ReasoningItem,
+    TextPart,
+    joined,
+)
+from service.text.messages import Message, ToolCall
+
+PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def new_id(kind: str) -> str:
+    """Returns the id of a new item of this type."""
+    return f"{PREFIXES[kind]}_{uuid.uuid4().hex}"
+
+
+def id_of(kind: str, message_id: str, number: int = 0) -> str:
+    """Returns the id of an item that is a part of a session's message: the call of this number, or another part."""
+    own = message_id.removeprefix("m_")
+    return f"{PREFIXES[kind]}_{own}_{number}" if kind == "function_call" else f"{PREFIXES[kind]}_{own}"
+
+
+def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
+    """Returns the messages. Calls belong to the assistant's message right before them; a template gets them in one
+    message. Reasoning belongs to the assistant's message behind it, and is not sent again."""
+    messages, thought = list[Message](), list[str]()
+    for item in items:
+        match item:
+            case MessageItem():
+                role = "system" if item.role == "developer" else item.role
+                messages.append(Message(role, joined(item.content)))
+            case FunctionCallItem():
+                call = ToolCall(item.call_id, item.name, item.arguments)
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(Message("assistant", ""))
+                messages[-1] = replace(messages[-1], tool_calls=(*messages[-1].tool_calls, call))
+            case FunctionCallOutputItem():
+                messages.append(Message("tool", joined(item.output), tool_call_id=item.call_id))
+            case ReasoningItem():
+                thought.append(item.text)
+                continue
+        if thought and messages[-1].role == "assistant":
+            parts = filter(None, (messages[-1].reasoning, *thought))
+            messages[-1] = replace(messages[-1], reasoning="\n".join(parts))
+        thought = []
+    return tuple(messages)
+
+
+def listed(items: Iterable[Item]) -> list[dict[str, Any]]:
+    """Returns the items as they are stored and listed, under new ids."""
+    return [_listed(item) for item in items]
+
+
+def _listed(item: Item) -> dict[str, Any]:
+    assert not isinstance(item, OtherItem)  # its model refuses every value
+    head: dict[str, Any] = {"id": new_id(item.type), "type": item.type}
+    match item:
+        case MessageItem():
+            parts = [_part(item.role, part) for part in item.content]
+            return {**head, "role": item.role, "status": "completed", "content": parts}
+        case FunctionCallItem():
+            call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            return {**head, **call, "status": "completed"}
+        case FunctionCallOutputItem():
+            return {**head, "call_id": item.call_id, "output": joined(item.output), "status": "completed"}
+        case ReasoningItem():
+            return {**head, "summary": item.summary or [], "content": item.content or []}
+
+
+def _part(role: str, part: TextPart) -> dict[str, Any]:
+    if role == "assistant":
+        return {"type": "output_text", "text": part.text, "annotations": []}
+    return {"type": "input_text", "text": part.text}

@@ -1,0 +1,147 @@
+"""The output turns the deltas of an answer into OpenAI's items, and tells each step of them as an event.
+
+    message         output_item.added  content_part.added  output_text.delta …  output_text.done  content_part.done
+                    output_item.done
+    reasoning       the same with reasoning_text for output_text
+    function_call   output_item.added  function_call_arguments.delta …  function_call_arguments.done  output_item.done
+
+One item is open at a time. A whole response is made of the same deltas, so its items are those of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from service.api.openai.responses.items import id_of, new_id
+from service.api.shared.logprobs import with_alternatives
+from service.generation.answer import Delta
+from service.generation.token_delta import CallDelta, Token
+
+Json = dict[str, Any]
+
+
+class Output:
+    def __init__(self, message_id: str | None = None) -> None:
+        """`message_id` is that of the session's message that the answer becomes, if it is an answer in one."""
+        self.items: list[Json] = []
+        self._message_id = message_id
+        self._open: Json | None = None
+        self._held: list[Token] = []
+        """Tokens that added nothing yet: they belong to the text that comes next, or to the marks of a call."""
+
+    def add(self, delta: Delta) -> Iterator[Json]:
+        """Yields the events of a delta, without their numbers. The caller takes them all."""
+        if delta.token is not None and not delta.reasoning:
+            self._held.append(delta.token)
+        ahead, behind = _parted(delta.calls)
+        if delta.reasoning:
+            yield from self._text("reasoning", delta.reasoning, [])
+        for call in ahead:
+            yield from self._called(call)
+        if delta.text:
+            yield from self._text("message", delta.text, self._logprobs(delta))
+        for call in behind:
+            yield from self._called(call)
+        if delta.calls:
+            self._held = []
+
+    def end(self, delta: Delta, status: str) -> Iterator[Json]:
+        """Yields the events of the answer's end. An answer without text and calls has an empty message."""
+        if not any(item["type"] != "reasoning" for item in self.items):
+            yield from self._begin("message")
+        if self._open is not None and self._open["type"] == "message":
+            self._open["content"][0].get("logprobs", []).extend(self._logprobs(delta))
+        yield from self._close(status)
+
+    def shown(self) -> list[Json]:
+        return [_copy(item) for item in self.items]
+
+    def _text(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[Json]:
+        if self._open is None or self._open["type"] != kind:
+            yield from self._close()
+            yield from self._begin(kind)
+        assert self._open is not None
+        part = self._open["content"][0]
+        part["text"] += text
+        told: Json = {"delta": text}
+        if kind == "message":
+            part["logprobs"] += logprobs
+            told["logprobs"] = logprobs
+        yield self._event(f"{part['type']}.delta", content_index=0, **told)
+
+    def _called(self, call: CallDelta) -> Iterator[Json]:
+        if call.begun is not None:
+            yield from self._close()
+            yield from self._begin("function_call", call_id=call.begun.id, name=call.begun.name, arguments="")
+        if call.arguments and self._open is not None:
+            self._open["arguments"] += call.arguments
+            yield self._event("function_call_arguments.delta", delta=call.arguments)
+
+    def _begin(self, kind: str, **more: Any) -> Iterator[Json]:
+        item: Json = {"id": self._id(kind), "type": kind, "status": "in_progress", **more}
+        if kind == "message":
+            item |= {"role": "assistant", "content": []}
+        if kind == "reasoning":
+            item |= {"summary": [], "content": []}
+        self.items.append(item)
+        self._open = item
+        yield self._of_item("output_item.added")
+        if kind == "message":
+            item["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
+        if kind == "reasoning":
+            item["content"] = [{"type": "reasoning_text", "text": ""}]
+        if kind != "function_call":
+            yield self._event("content_part.added", content_index=0, part=_copy(item)["content"][0])
+
+    def _id(self, kind: str) -> str:
+        """Returns the id under which a conversation lists the item. Text behind a call is listed with the text before
+        it, and has an id of its own here."""
+        number = sum(item["type"] == kind for item in self.items)
+        if self._message_id is None or (number and kind == "message"):
+            return new_id(kind)
+        return id_of(kind, self._message_id, number)
+
+    def _close(self, status: str = "completed") -> Iterator[Json]:
+        item = self._open
+        if item is None:
+            return
+        item["status"] = status
+        if item["type"] == "function_call":
+            yield self._event("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
+        else:
+            part = _copy(item)["content"][0]
+            told = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield self._event(f"{part['type']}.done", content_index=0, **told)
+            yield self._event("content_part.done", content_index=0, part=part)
+        yield self._of_item("output_item.done")
+        self._open = None
+
+    def _event(self, kind: str, **more: Any) -> Json:
+        assert self._open is not None
+        place = {"item_id": self._open["id"], "output_index": len(self.items) - 1}
+        return {"type": f"response.{kind}", **place, **more}
+
+    def _of_item(self, kind: str) -> Json:
+        assert self._open is not None
+        return {"type": f"response.{kind}", "output_index": len(self.items) - 1, "item": _copy(self._open)}
+
+    def _logprobs(self, delta: Delta) -> list[Json]:
+        held, self._held = self._held, []
+        if delta.answer.request.logprobs is None:
+            return []
+        return [with_alternatives(delta.answer.tokenizer, token) for token in held]
+
+
+def _parted(calls: tuple[CallDelta, ...]) -> tuple[tuple[CallDelta, ...], tuple[CallDelta, ...]]:
+    """Returns what belongs to the open call, and the calls that begin behind the token's text."""
+    begun = next((at for at, each in enumerate(calls) if each.begun is not None), len(calls))
+    return calls[:begun], calls[begun:]
+
+
+def _copy(item: Json) -> Json:
+    """Returns the item as it is now: an event must not change with what comes after it."""
+    if "content" not in item:
+        return dict(item)
+    parts = [{k: list(v) if isinstance(v, list) else v for k, v in part.items()} for part in item["content"]]
+    return {**item, "content": parts}

@@ -1,0 +1,157 @@
+"""These routes are OpenAI's responses: `/v1/responses`. The server keeps them, unless `store` is false, and goes on
+from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fastapi import APIRouter, Request
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import Response
+
+from service.api.answering.callers import note_caller
+from service.api.answering.counting import prompt_tokens
+from service.api.answering.keeping import Keep
+from service.api.answering.responses import respond
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep
+from service.api.http.bodies import json_body
+from service.api.http.documented import streams, takes
+from service.api.http.encoding import json_response
+from service.api.http.listing import After, Order, cut_page
+from service.api.openai.responses.answer_schemas import (
+    DeletedResponse,
+    InputTokens,
+    ListedItems,
+    ResponseEvent,
+    ResponseShown,
+)
+from service.api.openai.responses.conversations import items_of, no_conversation, turn_of
+from service.api.openai.responses.item_schemas import ItemList
+from service.api.openai.responses.items import listed, messages_of
+from service.api.openai.responses.parsing import parse, parse_input
+from service.api.openai.responses.schemas import InputFields, InputTokensBody, ResponseBody
+from service.api.openai.responses.serialiser import ResponseSerialiser
+from service.api.openai.routes import LOGGED
+from service.errors import InvalidRequest, NotFound
+from service.generation.answer import Answer
+from service.generation.request import SessionTurn
+from service.generation.stored_messages import new_messages
+from service.storage.sessions import StoredAnswer
+from service.text.messages import Message
+
+if TYPE_CHECKING:
+    from service.storage.sessions import StoredAnswers
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"])
+BODY: Final = json_body(ResponseBody)
+INPUT: Final = json_body(InputTokensBody)
+ITEMS: Final = TypeAdapter(ItemList)
+KIND: Final = "response"
+
+
+@router.post("", response_model=ResponseShown, responses=streams(ResponseEvent), openapi_extra=takes(ResponseBody))
+async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, body: ResponseBody = BODY) -> Response:
+    """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
+    note_caller(http, body.request_id, body.user or body.safety_identifier)
+    http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
+    turn = await _turn(service, owner, body)
+    request = parse(body, await _before(service, owner, body.previous_response_id), turn)
+    serialiser = ResponseSerialiser(body, turn)
+    keep = Keep(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
+    return await respond(http, service, [request], serialiser, stream=bool(body.stream), keep=keep)
+
+
+@router.post("/input_tokens", response_model=InputTokens, openapi_extra=takes(InputTokensBody))
+async def input_tokens(http: Request, service: ServiceDep, owner: OwnerDep, body: InputTokensBody = INPUT) -> Response:
+    """Counts the tokens that the same response would have as its input, past the window too."""
+    before = await _before(service, owner, body.previous_response_id)
+    count = await prompt_tokens(http, service, parse_input(body, before, await _turn(service, owner, body)))
+    return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+
+@router.get("/{response_id}", response_model=ResponseShown)
+async def get_response(service: ServiceDep, owner: OwnerDep, response_id: str, stream: bool = False) -> Response:
+    """Returns a stored response."""
+    if stream:
+        raise InvalidRequest("A stored response is not streamed again: leave `stream` out", param="stream")
+    return json_response((await (await _answers(service)).get(owner, KIND, response_id)).body)
+
+
+@router.delete("/{response_id}", response_model=DeletedResponse)
+async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
+    """Deletes a stored response. Responses that went on from it stay, but nothing goes on from them."""
+    await (await _answers(service)).delete(owner, KIND, response_id)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post("/{response_id}/cancel", response_model=ResponseShown)
+async def cancel_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
+    """Refuses: only responses in the background can be cancelled, and there are none. A stream ends when its client
+    leaves."""
+    await (await _answers(service)).get(owner, KIND, response_id)
+    raise InvalidRequest(
+        "The response is complete: close a stream's connection to cancel it while it runs", param="response_id"
+    )
+
+
+@router.get("/{response_id}/input_items", response_model=ListedItems)
+async def input_items(
+    service: ServiceDep,
+    owner: OwnerDep,
+    response_id: str,
+    after: After | None = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+) -> Response:
+    """Lists the items that the response's own request brought, newest first unless `order` is asc."""
+    asked = (await (await _answers(service)).get(owner, KIND, response_id)).asked
+    return json_response(cut_page(asked, after, limit, order))
+
+
+async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn | None:
+    """Returns the turn in the response's conversation, if it has one. Raises NotFound."""
+    turn = turn_of(body)
+    if turn is not None and body.conversation is not None:
+        try:
+            await (await service.answers.conversations.store()).get(owner, turn.session)
+        except NotFound:
+            raise no_conversation(body.conversation.id, "conversation") from None
+    return turn
+
+
+async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
+    """Returns the messages of a response and of those before it, oldest first. Raises NotFound, InvalidRequest."""
+    if previous is None:
+        return ()
+    try:
+        thread = await (await _answers(service)).thread(owner, KIND, previous)
+    except NotFound as error:
+        raise NotFound(error.message, param="previous_response_id") from None
+    if any(each.body.get("conversation") for each in thread):
+        raise InvalidRequest(
+            "`previous_response_id` names a response of a conversation, which has what was before it: send "
+            "`conversation` in its place",
+            param="previous_response_id",
+        )
+    items = [item for each in thread for item in (*each.asked, *each.body["output"])]
+    try:
+        return messages_of(ITEMS.validate_python(items))
+    except ValidationError:
+        raise InvalidRequest(
+            "`previous_response_id` names a response that was cut inside a call: go on from the one before it",
+            param="previous_response_id",
+        ) from None
+
+
+def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> StoredAnswer:
+    """Returns a response without the inspection that the request may want, which no store gets."""
+    response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
+    id, model = answer.request.id, answer.manifest.reference
+    turn = answer.request.turn
+    asked = listed(body.input or ()) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
+    return StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
+
+
+async def _answers(service: Service) -> StoredAnswers:
+    return (await service.answers.conversations.store()).answers

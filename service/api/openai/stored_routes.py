@@ -1,0 +1,116 @@
+"""These routes read, list, change and delete chat completions that were stored with `store` true."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.http.bodies import json_body
+from service.api.http.documented import takes
+from service.api.http.encoding import json_response
+from service.api.http.listing import After, Order, cut_page, page_of
+from service.api.openai.schemas import MetadataBody
+from service.api.openai.stored_answer_schemas import (
+    DeletedCompletion,
+    StoredCompletion,
+    StoredCompletions,
+    StoredMessages,
+)
+from service.errors import InvalidRequest
+from service.storage.sessions import StoredAnswer, WantedAnswers
+
+if TYPE_CHECKING:
+    from service.storage.sessions import StoredAnswers
+
+router = APIRouter(prefix="/v1/chat/completions", tags=["openai"])
+METADATA: Final = json_body(MetadataBody)
+KIND: Final = "chat.completion"
+_FILTER: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
+FILTERS: Final = {
+    "parameters": [
+        {
+            "name": "metadata",
+            "in": "query",
+            "description": "`metadata[key]=value`, once for each key.",
+            "style": "deepObject",
+            "explode": True,
+            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+        }
+    ]
+}
+
+
+@router.get("", response_model=StoredCompletions, openapi_extra=FILTERS)
+async def list_completions(
+    http: Request,
+    service: ServiceDep,
+    owner: OwnerDep,
+    model: Text | None = None,
+    after: After | None = None,
+    limit: Limit = 20,
+    order: Order = "asc",
+) -> Response:
+    """Lists the caller's stored chat completions, oldest first; `metadata[key]=value` and `model` filter."""
+    wanted = WantedAnswers(KIND, model, _metadata_of(http), after, newest_first=order == "desc")
+    found, has_more = await (await _answers(service)).all(owner, wanted, limit)
+    return json_response(page_of([_shown(each) for each in found], has_more=has_more))
+
+
+@router.get("/{completion_id}", response_model=StoredCompletion)
+async def get_completion(service: ServiceDep, owner: OwnerDep, completion_id: str) -> Response:
+    """Returns a stored chat completion."""
+    return json_response(_shown(await (await _answers(service)).get(owner, KIND, completion_id)))
+
+
+@router.post("/{completion_id}", response_model=StoredCompletion, openapi_extra=takes(MetadataBody))
+async def change_completion(
+    service: ServiceDep, owner: OwnerDep, completion_id: str, body: MetadataBody = METADATA
+) -> Response:
+    """Puts other metadata in place of a stored chat completion's."""
+    stored = await _answers(service)
+    return json_response(_shown(await stored.change_metadata(owner, KIND, completion_id, body.metadata or {})))
+
+
+@router.delete("/{completion_id}", response_model=DeletedCompletion)
+async def delete_completion(service: ServiceDep, owner: OwnerDep, completion_id: str) -> Response:
+    """Deletes a stored chat completion."""
+    await (await _answers(service)).delete(owner, KIND, completion_id)
+    return json_response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
+
+
+@router.get("/{completion_id}/messages", response_model=StoredMessages)
+async def completion_messages(
+    service: ServiceDep,
+    owner: OwnerDep,
+    completion_id: str,
+    after: After | None = None,
+    limit: Limit = 20,
+    order: Order = "asc",
+) -> Response:
+    """Lists the messages that a stored chat completion answers, oldest first."""
+    asked = (await (await _answers(service)).get(owner, KIND, completion_id)).asked
+    return json_response(cut_page(asked, after, limit, order))
+
+
+def _metadata_of(http: Request) -> dict[str, str]:
+    """Returns the metadata that the query asks for. Raises InvalidRequest where it is written in another way."""
+    wanted = dict[str, str]()
+    for name, value in http.query_params.multi_items():
+        if not name.startswith("metadata"):
+            continue
+        if (found := _FILTER.fullmatch(name)) is None:
+            raise InvalidRequest("Write `metadata[key]=value`, once for each key", param="metadata")
+        wanted[found[1]] = value
+    return wanted
+
+
+def _shown(stored: StoredAnswer) -> dict[str, Any]:
+    return {**stored.body, "metadata": stored.metadata}
+
+
+async def _answers(service: Service) -> StoredAnswers:
+    return (await service.answers.conversations.store()).answers

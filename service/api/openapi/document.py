@@ -1,0 +1,175 @@
+"""This module makes `/openapi.json` from the routes and the wire models."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.anthropic import schemas as anthropic
+from service.api.anthropic.answer_schemas import AnthropicEvent
+from service.api.http.documented import REFERENCE, TEXT
+from service.api.http.paths import ErrorDialect, error_dialect
+from service.api.kserve import schemas as kserve
+from service.api.kserve.answer_schemas import TextAnswer
+from service.api.ollama import embedding_schemas as ollama_embeddings
+from service.api.ollama import schemas as ollama
+from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
+from service.api.openai import schemas as openai
+from service.api.openai.answer_schemas import ChatChunk, TextCompletion
+from service.api.openai.embeddings import schemas as embeddings
+from service.api.openai.files import schemas as files
+from service.api.openai.responses import conversation_schemas as conversations
+from service.api.openai.responses import item_schemas as items
+from service.api.openai.responses import schemas as responses
+from service.api.openai.responses.answer_schemas import ResponseEvent
+from service.api.openapi.error_examples import error_example
+from service.api.openapi.operation_facts import add_facts
+from service.api.operations import schemas as operations
+from service.api.operations.live_answer_schemas import LiveEvent
+from service.api.repository import schemas as repository
+from service.api.sessions import feedback_schemas as feedback
+from service.api.sessions import knowledge_schemas as knowledge
+from service.api.sessions import schemas as sessions
+from service.api.tgi import schemas as native
+from service.api.tgi.answer_schemas import GenerateEvent, TokenEvent
+
+MODELS: Final[tuple[type[BaseModel], ...]] = (
+    native.GenerateBody,
+    native.TokenizeBody,
+    native.DetokenizeBody,
+    native.ChatTokenizeBody,
+    operations.DeploymentBody,
+    operations.ProfileBody,
+    repository.ImportBody,
+    repository.QuantizeBody,
+    repository.EvaluateBody,
+    repository.AliasBody,
+    repository.ReasonBody,
+    repository.RolloutBody,
+    openai.ChatBody,
+    openai.CompletionBody,
+    openai.MetadataBody,
+    embeddings.EmbeddingBody,
+    responses.ResponseBody,
+    responses.InputTokensBody,
+    conversations.ConversationBody,
+    conversations.ConversationItemsBody,
+    items.TextPart,
+    *items.ITEMS.values(),
+    anthropic.MessagesBody,
+    anthropic.CountTokensBody,
+    kserve.TextBody,
+    kserve.InferBody,
+    kserve.IndexBody,
+    kserve.LoadBody,
+    kserve.UnloadBody,
+    ollama.OllamaChatBody,
+    ollama.OllamaGenerateBody,
+    ollama.OllamaShowBody,
+    ollama_embeddings.OllamaEmbedBody,
+    ollama_embeddings.OllamaEmbeddingsBody,
+    knowledge.KnowledgeBody,
+    feedback.FeedbackBody,
+    sessions.SessionBody,
+    sessions.MessageBody,
+    sessions.ForkBody,
+    files.BatchBody,
+    native.RegenerateBody,
+)
+EVENTS: Final[tuple[type[BaseModel], ...]] = (
+    GenerateEvent,
+    TokenEvent,
+    ChatChunk,
+    TextCompletion,
+    ResponseEvent,
+    AnthropicEvent,
+    TextAnswer,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
+    LiveEvent,
+)
+"""The models of one event's data, or of one line, one for each kind of stream."""
+PROBES: Final = ("/livez", "/readyz", "/healthz")
+"""BentoML answers these itself where it serves, in text."""
+NATIVE_ERROR: Final = {
+    "type": "object",
+    "required": ["error", "code", "error_type", "request_id"],
+    "properties": {name: {"type": "string"} for name in ("error", "code", "error_type", "request_id")},
+    "additionalProperties": {"type": "number"},
+}
+OPENAI_ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {name: {"type": ["string", "null"]} for name in ("message", "type", "param", "code")},
+        }
+    },
+}
+ANTHROPIC_ERROR: Final = {
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": OPENAI_ERROR["properties"]["error"],
+        "request_id": {"type": "string"},
+    },
+}
+SENTENCE_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+ERROR_SCHEMAS: Final = {
+    ErrorDialect.NATIVE: ("Error", NATIVE_ERROR),
+    ErrorDialect.OPENAI: ("OpenAIError", OPENAI_ERROR),
+    ErrorDialect.TRITON: ("TritonError", SENTENCE_ERROR),
+    ErrorDialect.OLLAMA: ("OllamaError", SENTENCE_ERROR),
+    ErrorDialect.ANTHROPIC: ("AnthropicError", ANTHROPIC_ERROR),
+}
+"""The name and the schema of each dialect's error body."""
+ERRORS: Final = {
+    401: "No key, or a wrong one.",
+    403: "The key may not do this.",
+    404: "No such model, version or route.",
+    405: "Wrong method.",
+    409: "In use, there already, or refused by the gate.",
+    412: "Somebody else changed it first.",
+    413: "The body is too large.",
+    415: "Not UTF-8 JSON, or compressed.",
+    429: "The caller's quota; see Retry-After.",
+    500: "A defect of the server, or a model without usable probabilities.",
+    503: "At capacity, loading or draining; see Retry-After.",
+    504: "`deadline_ms` passed before the first token.",
+    507: "The disk is full.",
+}
+INVALID: Final = "A field is wrong, unknown, or cannot act; or the context overflows."
+
+
+def document(app: FastAPI, *, keyed: bool = False, open_metrics: bool = False) -> dict[str, Any]:
+    """Returns the OpenAPI document: every route, its body, and every error status in its dialect. A server that is
+    `keyed` says where it asks for the key; with `open_metrics` not for its metrics."""
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
+    components = found.setdefault("components", {}).setdefault("schemas", {})
+    components |= {**schemas["$defs"], **dict(ERROR_SCHEMAS.values())}
+    for path, methods in found["paths"].items():
+        for operation in methods.values():
+            _document_errors(operation, path)
+    add_facts(found, keyed, open_metrics)
+    return found
+
+
+def _document_errors(operation: dict[str, Any], path: str) -> None:
+    dialect = error_dialect(path)
+    schema = {"$ref": REFERENCE.format(model=ERROR_SCHEMAS[dialect][0])}
+    invalid = 422 if dialect is ErrorDialect.NATIVE else 400
+    operation["responses"].pop("422", None)  # FastAPI's own words, which this server does not use
+    for status, text in {**ERRORS, invalid: INVALID}.items():
+        content = {"schema": schema, "example": error_example(status, dialect)}
+        own = operation["responses"].get(str(status), {}).get("content", {})  # a library's text, say
+        operation["responses"][str(status)] = {"description": text, "content": {"application/json": content, **own}}
+    if path in PROBES:
+        operation["responses"]["503"]["content"][TEXT] = {"schema": {"type": "string"}}

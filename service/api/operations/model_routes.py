@@ -1,0 +1,106 @@
+"""These routes serve `GET /v1/models`: every version and every name as an OpenAI model, and as Anthropic's to its
+clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from models.manifest import Manifest
+from service.api.anthropic.answer_schemas import AnthropicModel, AnthropicModels
+from service.api.deps import ServiceDep, Text
+from service.api.http.encoding import json_response
+from service.api.http.errors import dialect_of
+from service.api.http.paths import ErrorDialect
+from service.api.openai.answer_schemas import Model, Models
+from service.deployments.deployments import Deployments
+from service.errors import InvalidRequest
+
+router = APIRouter(tags=["openai"])
+PAGE: Final = 20
+"""Anthropic's size of a page."""
+PageSize = Annotated[int, Query(ge=1, le=1000)]
+Named = tuple[str, Manifest]
+
+
+@router.get("/v1/models", response_model=Models | AnthropicModels)
+async def list_models(
+    http: Request,
+    service: ServiceDep,
+    limit: PageSize = PAGE,
+    after_id: Text | None = None,
+    before_id: Text | None = None,
+) -> Response:
+    """Lists names and `name:version`s, both usable as `model`. With the header `anthropic-version` it answers as
+    Anthropic, by pages of `limit` before or after an id; the parameters act then only."""
+    named = list(_all(service.deployments))
+    if _is_anthropics(http):
+        return json_response(_page(named, limit, after_id, before_id))
+    return json_response({"object": "list", "data": [_openai(*each) for each in named]})
+
+
+@router.get("/v1/models/{id}", response_model=Model | AnthropicModel)
+async def get_model(http: Request, service: ServiceDep, id: str) -> Response:
+    """Returns one model by any reference; `root` is the version that it means now."""
+    show = _anthropic if _is_anthropics(http) else _openai
+    return json_response(show(id, service.deployments.resolve(id)))
+
+
+def _is_anthropics(http: Request) -> bool:
+    return dialect_of(http.scope) is ErrorDialect.ANTHROPIC
+
+
+def _all(deployments: Deployments) -> Iterator[Named]:
+    for name in deployments.repository.models():
+        yield name, deployments.resolve(name)
+        yield from ((each.reference, each) for each in deployments.repository.versions(name))
+
+
+def _page(named: list[Named], limit: int, after_id: str | None, before_id: str | None) -> dict[str, Any]:
+    if after_id is not None and before_id is not None:
+        raise InvalidRequest("`before_id` cannot act beside `after_id`: send one of them", param="before_id")
+    ids = [id for id, _ in named]
+    cut = after_id if before_id is None else before_id
+    if cut is not None and cut not in ids:
+        param = "after_id" if before_id is None else "before_id"
+        raise InvalidRequest(f"`{param}` is not in the list of models: send an id that a page gave", param=param)
+    if before_id is not None:
+        rest = named[: ids.index(before_id)]
+        shown = rest[-limit:]
+    else:
+        rest = named[ids.index(after_id) + 1 :] if after_id is not None else named
+        shown = rest[:limit]
+    data = [_anthropic(*each) for each in shown]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"data": data, "has_more": len(rest) > len(shown), **ends}
+
+
+def _openai(id: str, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "id": id,
+        "object": "model",
+        "created": int(datetime.fromisoformat(manifest.created_at).timestamp()),
+        "owned_by": "dosirak",
+        "root": manifest.reference,
+        "parent": manifest.lineage.parent,
+        "digest": manifest.short_digest,
+        "precision": manifest.precision,
+        "max_model_len": manifest.context_window,
+    }
+
+
+def _anthropic(id: str, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": id,
+        "display_name": id,
+        "created_at": manifest.created_at,
+        "lifecycle": "active",
+        "max_input_tokens": manifest.context_window,
+        "max_tokens": manifest.context_window,
+        "digest": manifest.short_digest,
+    }

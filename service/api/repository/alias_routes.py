@@ -1,0 +1,114 @@
+"""These routes serve aliases over HTTP: promote behind the gate, compare-and-set, roll back, and the history of an
+alias.
+
+The `ETag` of an alias is the version that it points to, `""` where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header
+from starlette.responses import Response
+
+from models.repository.disk.journal import Entry
+from service.api.deps import ActorDep, Service, ServiceDep, Text
+from service.api.http.bodies import json_body
+from service.api.http.documented import takes
+from service.api.http.encoding import json_response
+from service.api.http.etags import tag_of
+from service.api.repository.answer_schemas import Aliases, AliasShown, Changes
+from service.api.repository.routes import PREFIX
+from service.api.repository.schemas import AliasBody, ReasonBody
+from service.errors import InvalidRequest, NotFound
+
+router = APIRouter(prefix=PREFIX + "/{name}/aliases", tags=["repository"])
+IfMatch = Annotated[str | None, Header()]
+ALIAS: Final = json_body(AliasBody)
+REASON: Final = json_body(ReasonBody)
+
+
+@router.get("", response_model=Aliases)
+async def list_aliases(service: ServiceDep, name: str) -> Response:
+    """Lists every alias of a model and the version that it points to."""
+    return json_response({"data": await asyncio.to_thread(service.deployments.repository.aliases, name)})
+
+
+@router.get("/{alias}", response_model=AliasShown)
+async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
+    """Returns the version that an alias points to, and the change that set it."""
+    history = await asyncio.to_thread(service.deployments.repository.history, name, alias)
+    if not history or history[-1].version is None:
+        raise NotFound(f"{name[:80]} has no alias {alias[:80]!r}; PUT makes one", param="alias")
+    return _answer(name, alias, history[-1])
+
+
+@router.put("/{alias}", response_model=AliasShown, openapi_extra=takes(AliasBody))
+async def promote(
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
+) -> Response:
+    """Points an alias to a version. 409 with the broken limits when its report does not pass the gate, unless
+    `override` is true and `reason` says why; 412 when `If-Match` is not the version that the alias points to."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.promote,
+        name,
+        alias,
+        body.version,
+        body.reason,
+        actor,
+        expected=tag_of(if_match),
+        limits=service.settings.gate(alias),
+        override=body.override,
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.delete("/{alias}", response_model=AliasShown)
+async def remove(
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None
+) -> Response:
+    """Removes an alias."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.remove_alias, name, alias, reason, actor, expected=tag_of(if_match)
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.post("/{alias}/rollback", response_model=AliasShown, openapi_extra=takes(ReasonBody))
+async def rollback(
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
+) -> Response:
+    """Undoes the last promotion or removal; a second rollback undoes the one before."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.rollback, name, alias, body.reason, actor, expected=tag_of(if_match)
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.get("/{alias}/history", response_model=Changes)
+async def history(service: ServiceDep, name: str, alias: str, at: Text | None = None) -> Response:
+    """Lists every change of an alias, oldest first; with `at`, only the change that was in force then, if any."""
+    moment = None if at is None else _moment(at)
+    entries = await asyncio.to_thread(service.deployments.repository.history, name, alias, moment)
+    return json_response({"data": [asdict(entry) for entry in entries]})
+
+
+def _changed(service: Service, name: str, alias: str, entry: Entry) -> Response:
+    service.deployments.follow_all()
+    return _answer(name, alias, entry)
+
+
+def _answer(name: str, alias: str, entry: Entry) -> Response:
+    body: dict[str, Any] = {"model": name, "alias": alias, "version": entry.version, "change": asdict(entry)}
+    return json_response(body, headers={"ETag": f'"{entry.version or ""}"'})
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest("at must be a time in ISO 8601, as in 2026-11-21T12:00:00Z", param="at") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,108 @@
+"""These routes serve votes on answers: one vote, lists, the counts of versions, and pairs for a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response, StreamingResponse
+
+from models.manifest import ModelReference
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.http.bodies import json_body
+from service.api.http.documented import lines, takes
+from service.api.http.encoding import NDJSON, encode, json_response
+from service.api.sessions.feedback_answer_schemas import Tallies, VotePage, VoteShown
+from service.api.sessions.feedback_schemas import FeedbackBody
+from service.errors import InvalidRequest
+from service.storage.sessions import NewVote, Pair, Tally, Vote
+
+if TYPE_CHECKING:
+    from service.storage.sessions import Feedback
+
+ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
+router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
+BODY: Final = json_body(FeedbackBody)
+REPLACED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": VoteShown, "description": "It replaced an earlier vote."}
+}
+
+
+@router.post("", response_model=VoteShown, status_code=201, responses=REPLACED, openapi_extra=takes(FeedbackBody))
+async def vote(service: ServiceDep, owner: OwnerDep, body: FeedbackBody = BODY) -> Response:
+    """Stores a vote on an answer in a session of the caller. A second vote on the same answer replaces the first, with
+    status 200; so does a vote for the other of the same two answers."""
+    stored, replaced = await (await _feedback(service)).vote(owner, NewVote(**body.model_dump()))
+    return json_response(_shown(stored), 200 if replaced else 201)
+
+
+@router.get("", response_model=VotePage)
+async def list_votes(
+    service: ServiceDep,
+    owner: OwnerDep,
+    model: Text | None = None,
+    version: Text | None = None,
+    cursor: Text | None = None,
+    limit: Limit = 50,
+) -> Response:
+    """Lists the caller's votes, newest first; `model` is a name or name:version."""
+    name, made_by = _wanted(model, version)
+    page = await (await _feedback(service)).all(owner, name=name, version=made_by, cursor=cursor, limit=limit)
+    return json_response({"data": list(map(_shown, page.data)), "next_cursor": page.next_cursor})
+
+
+@router.get("/summary", response_model=Tallies)
+async def summary(service: ServiceDep, owner: OwnerDep, model: Text | None = None) -> Response:
+    """Counts the caller's votes for and against each version; `model` is a name or name:version."""
+    tallies = await (await _feedback(service)).summary(owner, *_wanted(model, None))
+    return json_response({"data": list(map(_counted, tallies))})
+
+
+@router.get("/export", response_class=Response, responses=lines(NDJSON))
+async def export(service: ServiceDep, owner: OwnerDep) -> Response:
+    """Returns JSON lines, one for each vote with `preferred_over` whose two texts are there, newest first: `prompt`,
+    `chosen` and `rejected` as lists of messages, as trainers read them."""
+    feedback = await _feedback(service)
+    found = await feedback.pair(owner)  # before the headers, so that a failure has its status
+    return StreamingResponse(_lines(feedback, owner, found), media_type=NDJSON)
+
+
+async def _lines(feedback: Feedback, owner: str, found: tuple[Pair, str] | None) -> AsyncIterator[bytes]:
+    """Yields a line a pair, each read when it is its turn. A failure cuts the response: a shorter file would look
+    whole."""
+    while found is not None:
+        pair, cursor = found
+        yield encode(_trainable(pair)) + b"\n"
+        found = await feedback.pair(owner, cursor)
+
+
+def _trainable(pair: Pair) -> dict[str, Any]:
+    prompt = [{"role": role, "content": content} for role, content in pair.prompt]
+    texts = {name: [{"role": "assistant", "content": getattr(pair, name)}] for name in ("chosen", "rejected")}
+    return {**asdict(pair), "prompt": prompt, **texts, "created": pair.created.isoformat()}
+
+
+def _wanted(model: str | None, version: str | None) -> tuple[str | None, str | None]:
+    """Returns the name and the version that are asked for. Raises InvalidReference, InvalidRequest."""
+    if model is None:
+        return None, version
+    reference = ModelReference.parse(model)
+    if reference.alias is not None:
+        raise InvalidRequest(ALIAS, param="model")
+    if None not in (version, reference.version) and version != reference.version:
+        raise InvalidRequest(f"`version` is another one than {model}'s: send one of them", param="version")
+    return reference.name, reference.version or version
+
+
+def _shown(stored: Vote) -> dict[str, Any]:
+    return asdict(stored) | {"created": stored.created.isoformat()}
+
+
+def _counted(tally: Tally) -> dict[str, Any]:
+    return asdict(tally) | {"votes": tally.preferred + tally.not_preferred}
+
+
+async def _feedback(service: Service) -> Feedback:
+    return (await service.answers.conversations.store()).feedback

@@ -1,0 +1,42 @@
+"""A serialiser writes the answers to one HTTP request in the words of its dialect."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from service.api.http.encoding import COMMENT, EVENT_STREAM
+from service.errors import DosirakError
+from service.generation.answer import Answer, Delta
+
+
+class WholeSerialiser(ABC):
+    """The serialiser of one request that is never streamed."""
+
+    def watch(self, delta: Delta) -> None:  # noqa: B027  (most serialisers need the finished answers only)
+        """Takes each delta of a whole answer, before `whole`."""
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Returns the JSON body of a unary response, from the finished answers in the order of the requests."""
+
+
+class Serialiser(WholeSerialiser):
+    """The serialiser of one request: it may remember what a stream has shown so far. The caller uses either `whole`,
+    once, or `events`."""
+
+    ending: bytes = b""
+    """The bytes behind the last event of a stream without an error."""
+    media_type: str = EVENT_STREAM
+    """The media type of a stream."""
+    comment: bytes = COMMENT
+    """What a stream sends while it waits for its first token; its clients pass over it."""
+
+    @abstractmethod
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        """Yields the events of a delta."""
+
+    @abstractmethod
+    def failure(self, error: DosirakError, request_id: str) -> bytes:
+        """Returns the last bytes of a stream that fails after its headers, so that no stream ends without a reason."""

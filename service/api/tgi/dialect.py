@@ -1,0 +1,127 @@
+"""The native dialect is TGI's body as a superset. It parses `/generate` and `regenerate`, and writes their answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from service.api.http.encoding import event
+from service.api.http.errors import body_of
+from service.api.http.paths import ErrorDialect
+from service.api.shared.sampling import sampling_with
+from service.api.shared.serialiser import Serialiser
+from service.api.shared.tools import tool_use_of
+from service.api.tgi import answers as tgi
+from service.api.tgi.grammars import native_grammar
+from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody
+from service.context.prompt import Chat, Ids, Source, Text
+from service.errors import DosirakError, UnsupportedField
+from service.generation.answer import Answer, Delta
+from service.generation.request import Choices, GenerationRequest, Sampling, SessionTurn
+from service.settings import Settings
+
+
+def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> GenerationRequest:
+    """Returns the request of a body. Raises UnsupportedField for what a stream of one answer cannot do."""
+    turn = None
+    if body.session_id is not None:
+        turn = SessionTurn(session=body.session_id, messages=tuple(each.message() for each in body.messages or ()))
+    return _request(
+        body,
+        settings,
+        source=_source(body),
+        stream=stream,
+        turn=turn,
+        model=body.reference,
+        documents=tuple(each.document() for each in body.documents or ()),
+        user=body.user or "",
+    )
+
+
+def parse_regenerate(body: RegenerateBody, session_id: str, settings: Settings) -> GenerationRequest:
+    """Returns a request that answers the session's last question again: a turn without new messages, whose chat is the
+    session's."""
+    given = body.parameters
+    ends = {"parameters.min_new_tokens": given.min_new_tokens, "parameters.ignore_eos": given.ignore_eos}
+    turn, tools = SessionTurn(session=session_id), tool_use_of(body, ends)
+    return _request(body, settings, source=Chat(()), stream=body.stream, turn=turn, tools=tools)
+
+
+def _request(
+    fields: GenerationFields, settings: Settings, *, source: Source, stream: bool, **more: Any
+) -> GenerationRequest:
+    parameters = fields.parameters
+    if stream:
+        _refuse_in_streams(parameters)
+    choices = Choices(tuple(fields.choices)) if isinstance(fields, GenerateBody) and fields.choices else None
+    n = len(choices.texts) if choices else parameters.n or 1
+    return GenerationRequest(
+        id=f"gen-{uuid.uuid4().hex}",
+        source=source,
+        sampling=sampling_of(parameters),
+        max_new_tokens=parameters.new_tokens or settings.default_max_new_tokens,
+        truncate=parameters.truncate,
+        context=fields.context.options() if fields.context else None,
+        stop=tuple(parameters.stop or ()),
+        grammar=native_grammar(parameters.grammar, parameters.min_new_tokens, parameters.ignore_eos),
+        include_stop=bool(parameters.include_stop),
+        n=n,
+        best_of=parameters.best_of or n,
+        logprobs=parameters.top_n_tokens or (0 if stream or parameters.details else None),
+        prompt_logprobs=0 if parameters.decoder_input_details else None,
+        choices=choices,
+        priority=fields.priority,
+        deadline_ms=fields.deadline_ms,
+        **more,
+    )
+
+
+def _source(body: GenerateBody) -> Source:
+    if body.messages is not None:
+        return Chat(tuple(each.message() for each in body.messages))
+    if body.input_ids is not None:
+        return Ids(tuple(body.input_ids))
+    return Text(body.inputs if body.inputs is not None else body.text_input or "")
+
+
+def _refuse_in_streams(parameters: Parameters) -> None:
+    for field, asked in (
+        ("n", (parameters.n or 1) > 1),
+        ("best_of", (parameters.best_of or 1) > 1),
+        ("return_full_text", parameters.return_full_text),
+        ("decoder_input_details", parameters.decoder_input_details),
+    ):
+        if asked:
+            name = f"parameters.{field}"
+            raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or send stream false", param=name)
+
+
+def sampling_of(parameters: Parameters) -> Sampling:
+    """Returns greedy sampling unless `Parameters.samples`. With sampling, `temperature` is 1 where unset, as in TGI; 0
+    stays greedy."""
+    temperature = 1.0 if parameters.temperature is None else parameters.temperature
+    return sampling_with(parameters, temperature if parameters.samples else 0.0, parameters.min_new_tokens)
+
+
+class NativeSerialiser(Serialiser):
+    """Writes TGI's shapes with our own fields around them. `prefix` stands before the text (`return_full_text`)."""
+
+    def __init__(self, prefix: str = "", details: bool = False) -> None:
+        self._prefix = prefix
+        self._details = details
+
+    @classmethod
+    def of(cls, fields: GenerationFields) -> NativeSerialiser:
+        prefix = fields.inputs or "" if isinstance(fields, GenerateBody) else ""
+        return cls(prefix if fields.parameters.return_full_text else "", bool(fields.parameters.details))
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        [answer] = answers
+        return tgi.answered(answer, self._prefix, self._details)
+
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        return tgi.events(delta)
+
+    def failure(self, error: DosirakError, request_id: str) -> bytes:
+        return event(body_of(error, request_id, ErrorDialect.NATIVE), "error")

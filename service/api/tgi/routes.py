@@ -1,0 +1,71 @@
+"""These routes are TGI's, `POST /generate`, `/generate_stream` and `/`; they also answer in Triton's shape."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.answering.callers import note_caller
+from service.api.answering.responses import respond, respond_whole
+from service.api.deps import Service, ServiceDep
+from service.api.http.bodies import json_body
+from service.api.http.documented import streams, takes
+from service.api.tgi import dialect as native
+from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, TritonAnswer
+from service.api.tgi.choices import ChoicesSerialiser
+from service.api.tgi.schemas import GenerateBody
+from service.api.tgi.triton import TritonSerialiser
+from service.errors import UnsupportedField
+
+router = APIRouter(tags=["generate"])
+BODY: Final = json_body(GenerateBody)
+
+
+@router.post(
+    "/generate",
+    response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
+    responses=streams(GenerateEvent),
+    openapi_extra=takes(GenerateBody),
+)
+async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+    """Generates text for a prompt, a chat or token ids; `stream` chooses between one JSON body and server-sent
+    events."""
+    return await _answer(http, service, body, body.stream)
+
+
+@router.post(
+    "/",
+    response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
+    responses=streams(GenerateEvent),
+    openapi_extra=takes(GenerateBody),
+)
+async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+    """Does as `/generate`: huggingface_hub's client posts here."""
+    return await _answer(http, service, body, body.stream)
+
+
+@router.post(
+    "/generate_stream", responses=streams(GenerateEvent), response_class=Response, openapi_extra=takes(GenerateBody)
+)
+async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+    """Does as `/generate` with `stream` true."""
+    return await _answer(http, service, body, True)
+
+
+async def _answer(http: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
+    note_caller(http, body.request_id, body.user)
+    if body.choices is not None and stream:
+        raise UnsupportedField("`choices` are no stream: send them to /generate with stream false", param="choices")
+    request = native.parse(body, service.settings, stream=stream)
+    if body.choices is not None:
+        return await respond_whole(http, service, [request], ChoicesSerialiser())
+    if body.text_input is not None and request.context is not None and request.context.inspect:
+        raise UnsupportedField(
+            "`context.inspect` adds to the receipt, which an answer in Triton's shape does not have: send `inputs` "
+            "instead of `text_input`, or ask /v1/context/preview.",
+            param="context.inspect",
+        )
+    kind = native.NativeSerialiser if body.text_input is None else TritonSerialiser
+    return await respond(http, service, [request], kind.of(body), stream=stream)

@@ -1,0 +1,113 @@
+"""These routes turn text and chats into the tokens that the model would receive, and tokens into text. Counts go past
+the window."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.api.deps import ServiceDep, Text
+from service.api.http.bodies import json_body
+from service.api.http.documented import takes
+from service.api.http.encoding import json_response
+from service.api.shared.tools import use_of
+from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
+from service.api.tgi.schemas import ChatTokenizeBody, DetokenizeBody, TokenizeBody
+from service.deployments.deployment import Deployment
+from service.errors import InvalidRequest
+from service.generation.tools import check_placed
+from service.text.messages import ChatOptions
+from service.text.tokenizer import Tokenizer
+
+router = APIRouter(tags=["tokenize"])
+TOKENIZE: Final = json_body(TokenizeBody)
+DETOKENIZE: Final = json_body(DetokenizeBody)
+CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
+NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
+async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
+    """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response(await asyncio.to_thread(_tokenized, deployment, body))
+
+
+def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
+    tokenizer = deployment.tokenizer
+    if body.inputs is not None:
+        rows = tokenizer.encode_with_offsets(body.inputs, add_special_tokens=body.add_special_tokens)
+        return [_row(*row) for row in rows]
+    if body.messages is not None:
+        chat = [each.message() for each in body.messages]
+        ids = _with_tools(deployment, body).render_chat(chat, add_generation_prompt=body.add_generation_prompt)
+    else:
+        ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+    return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
+
+
+def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
+    """Returns the tokenizer for chats with the body's tools. Raises InvalidRequest for two of one name, and
+    UnsupportedField where the template places none."""
+    use = use_of(tuple(each.tool() for each in body.tools or ()), "auto", None, is_parallel=True)
+    if use is None:
+        return deployment.tokenizer
+    tokenizer = deployment.tokenizer.with_options(ChatOptions(use.tools))
+    check_placed(tokenizer, deployment)
+    return tokenizer
+
+
+@router.post("/detokenize", response_model=Detokenized, openapi_extra=takes(DetokenizeBody))
+async def detokenize(service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
+    """Returns, as vLLM, the text of token ids. Bytes that complete no character become U+FFFD."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response({"prompt": await asyncio.to_thread(_text_of, deployment.tokenizer, body)})
+
+
+def _text_of(tokenizer: Tokenizer, body: DetokenizeBody) -> str:
+    unknown = max(body.tokens, default=0)
+    if unknown >= tokenizer.vocab_size:
+        raise InvalidRequest(
+            f"`tokens` holds {unknown}, which is no token id of this model; ids run from 0 to "
+            f"{tokenizer.vocab_size - 1}: leave it out, or name the model that gave it",
+            param="tokens",
+            vocab_size=tokenizer.vocab_size,
+        )
+    return tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+
+
+@router.get("/tokenizer_info", response_model=TokenizerInfo)
+async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Response:
+    """Returns, under vLLM's names, what a client needs to write prompts as the version's tokenizer does."""
+    tokenizer = (await service.deployments.acquire(model)).tokenizer
+    named = {name: tokenizer.named_token(name) for name in NAMED}
+    length = tokenizer.model_max_length or None
+    told = {"chat_template": tokenizer.chat_template, "model_max_length": length}
+    return json_response({"tokenizer_class": tokenizer.class_name, **named, **told})
+
+
+@router.post("/chat_tokenize", response_model=ChatTokens, openapi_extra=takes(ChatTokenizeBody))
+async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
+    """Returns, as TGI, the chat as the template writes it, with the generation prompt, and its tokens with their
+    positions."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response(await asyncio.to_thread(_chat_tokenized, deployment.tokenizer, body))
+
+
+def _chat_tokenized(tokenizer: Tokenizer, body: ChatTokenizeBody) -> dict[str, Any]:
+    chat = [each.message() for each in body.messages]
+    documents = [each.document() for each in body.documents or ()]
+    ids = tokenizer.render_chat(chat, documents=documents)
+    stream, rows, at = tokenizer.text_stream(skip_special_tokens=False), [], 0
+    for token_id in ids:
+        text = stream.push(token_id)
+        rows.append(_row(token_id, text, at, at + len(text)))
+        at += len(text)
+    return {"tokenize_response": rows, "templated_text": "".join(row["text"] for row in rows)}
+
+
+def _row(token_id: int, text: str, start: int, stop: int) -> dict[str, Any]:
+    return {"id": token_id, "text": text, "start": start, "stop": stop}
