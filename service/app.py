@@ -24,13 +24,13 @@ from models.manifest import Manifest
 from models.repository.repository import Repository
 from models.repository.store.contents import SharedContents
 from service.api.deps import Service
+from service.api.edge import handlers
 from service.api.edge.auth import Auth
 from service.api.edge.cors import Cors
 from service.api.edge.draining import Drain
 from service.api.edge.layer import Edge
 from service.api.edge.stopping import is_stopping
 from service.api.edge.unknown_route import unknown_route
-from service.api.http import handlers
 from service.api.http.encoding import event, line
 from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
 from service.api.openapi.document import document

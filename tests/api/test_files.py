@@ -190,7 +190,7 @@ async def test_no_content_and_no_path_in_the_log(serve: Serve, capsys: pytest.Ca
 
 
 def test_a_name_is_no_way_out(tmp_path: Path) -> None:
-    from service.api.http.uploads import _filename
+    from service.api.openai.files.uploads import _filename
 
     assert _filename(b"C:\\private\\..\\in.jsonl") == "in.jsonl" == _filename(b"../../in.jsonl")
 

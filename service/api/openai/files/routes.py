@@ -12,9 +12,9 @@ from service.api.http.bodies import validated
 from service.api.http.documented import lines
 from service.api.http.encoding import NDJSON, json_response
 from service.api.http.listing import Order, page_of
-from service.api.http.uploads import declared_bytes, read_form
 from service.api.openai.files.answer_schemas import FileDeleted, FilePage, FileShown
 from service.api.openai.files.schemas import FileFields
+from service.api.openai.files.uploads import declared_bytes, read_form
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile
 
