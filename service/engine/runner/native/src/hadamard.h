@@ -4,8 +4,8 @@
 //   block of 4       a b c d  ─▶  a+b a-b c+d c-d  ─▶  (a+b)+(c+d) (a-b)+(c-d) (a+b)-(c+d) (a-b)-(c-d)
 //   row of 576       four blocks of 128, one of 64: a rest takes the largest powers of two that fit
 //
-// Nothing is divided: `models.hadamard` divides the weights by the block's size once. Additions have one order on every
-// instruction set, and the same as in `models.hadamard`: all get the same bits.
+// Nothing is divided: `models.weights.hadamard` divides the weights by the block's size once. Additions have one order on
+// every instruction set, and the same as in `models.weights.hadamard`: all get the same bits.
 #pragma once
 
 #include <algorithm>
@@ -41,25 +41,26 @@ INLINE void mix(Vf& a, Vf& b) {
     b = a - b, a = sum;
 }
 
-// Transforms VECTORS vectors at x.
+// Transforms VECTORS vectors.
 template <int VECTORS>
-INLINE void mix_vectors(float* x) {
+INLINE void mix_vectors(const float* from, float* to) {
     Vf v[VECTORS];
 #pragma GCC unroll 8
-    for (int i = 0; i < VECTORS; i++) v[i] = mixed_lanes(load<Vf>(x + i * LANES));
+    for (int i = 0; i < VECTORS; i++) v[i] = mixed_lanes(load<Vf>(from + i * LANES));
 #pragma GCC unroll 3
     for (int step = 1; step < VECTORS; step *= 2)
 #pragma GCC unroll 8
         for (int i = 0; i < VECTORS; i++)
             if (!(i & step)) mix(v[i], v[i + step]);
 #pragma GCC unroll 8
-    for (int i = 0; i < VECTORS; i++) store(x + i * LANES, v[i]);
+    for (int i = 0; i < VECTORS; i++) store(to + i * LANES, v[i]);
 }
 
-// Transforms one block, of a power of two.
-inline void mix_block(float* x, int64_t block) {
+// Transforms one block, of a power of two, from one place to another or in place.
+inline void mix_block(const float* from, float* x, int64_t block) {
     const int64_t inner = std::min<int64_t>(block, 8 * LANES);  // as much as registers hold
     if (block < LANES) {
+        if (from != x) std::copy(from, from + block, x);
         for (int64_t step = 1; step < block; step *= 2)
             for (int64_t i = 0; i < block; i++)
                 if (!(i & step)) {
@@ -69,10 +70,10 @@ inline void mix_block(float* x, int64_t block) {
         return;
     }
     for (int64_t at = 0; at < block; at += inner) {
-        if (inner == 8 * LANES) mix_vectors<8>(x + at);
-        else if (inner == 4 * LANES) mix_vectors<4>(x + at);
-        else if (inner == 2 * LANES) mix_vectors<2>(x + at);
-        else mix_vectors<1>(x + at);
+        if (inner == 8 * LANES) mix_vectors<8>(from + at, x + at);
+        else if (inner == 4 * LANES) mix_vectors<4>(from + at, x + at);
+        else if (inner == 2 * LANES) mix_vectors<2>(from + at, x + at);
+        else mix_vectors<1>(from + at, x + at);
     }
     for (int64_t step = inner; step < block; step *= 2)
         for (int64_t at = 0; at < block; at += 2 * step)
@@ -83,10 +84,10 @@ inline void mix_block(float* x, int64_t block) {
             }
 }
 
-// Transforms x [n] in place, by blocks of a power of two; a block of 1: not at all.
-inline void hadamard(float* x, int64_t n, int64_t block) {
-    for (int64_t at = 0; block > 1; block /= 2)
-        for (; at + block <= n; at += block) mix_block(x + at, block);
+// Transforms [n] from one place to another or in place, by blocks of a power of two; a block of 1 is copied.
+inline void hadamard(const float* from, float* to, int64_t n, int64_t block) {
+    for (int64_t at = 0; block > 0; block /= 2)
+        for (; at + block <= n; at += block) mix_block(from + at, to + at, block);
 }
 
 }  // namespace dosirak

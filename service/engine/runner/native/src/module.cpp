@@ -162,7 +162,7 @@ EXPORT void dosirak_quantize(const float* x, int64_t n, int32_t* codes, float* s
 }
 
 // The Hadamard transform of one row, in place.
-EXPORT void dosirak_hadamard(float* x, int64_t n, int64_t block) { hadamard(x, n, block); }
+EXPORT void dosirak_hadamard(float* x, int64_t n, int64_t block) { hadamard(x, x, n, block); }
 
 // Changes each row's logits.
 EXPORT void dosirak_penalize(const PenaltyRow* rows, int64_t count, int threads) {

@@ -30,7 +30,7 @@ inline void weights_of(const Linear& l, int64_t output, float* to) {
     if (l.kind == INT8) unpack<Int8>(l, output, to);
     else unpack<Int8Weight>(l, output, to);
     for (int64_t k = 0; k < l.depth; k++) to[k] *= l.scale[output];
-    hadamard(to, l.depth, l.hadamard);
+    hadamard(to, to, l.depth, l.hadamard);
 }
 
 // Rows top .. bottom times panels first .. last. Weights stream past a block of rows that stays in the cache.

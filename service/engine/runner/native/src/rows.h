@@ -225,8 +225,8 @@ inline void encode(const Linear& into, const float* x, int64_t n, const Codes& c
     if (kind == BLOCKS) return quantize_groups(x, n, padded, codes.data + row * padded * BLOCK_ROW_BYTES);
     if (into.hadamard > 1) {
         static thread_local std::vector<float> mixed;
-        mixed.assign(x, x + n);
-        hadamard(mixed.data(), n, into.hadamard);
+        mixed.resize(n);
+        hadamard(x, mixed.data(), n, into.hadamard);
         x = mixed.data();
     }
     if (into.outliers) {
