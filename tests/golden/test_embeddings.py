@@ -15,6 +15,7 @@ import transformers
 from models.imports.importing import import_source
 from models.imports.starter import WEIGHTS
 from models.repository.repository import Repository
+from models.weights.hadamard import BLOCK, of_weights, transformed
 from models.weights.int4 import Int4Weight, decoded
 from models.weights.loading import MappedWeights
 from models.weights.quantize import quantize
@@ -96,7 +97,8 @@ def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
     for name, module in products.items():
         coded = stored.linear(f"model.{name}")
         assert isinstance(coded.weight, Int4Weight) and coded.scale is not None
-        module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
+        module.weight.data = as_it_was(coded)
+    model.get_input_embeddings().weight.data = as_it_was(stored.linear("lm_head"))  # which is the embedding too
     wanted = {each: expected(model, PROMPTS[each], kind) for each in alone}
     for module in products.values():
         module.register_forward_pre_hook(rounded)
@@ -107,11 +109,16 @@ def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
         assert error < 2 * usual_error  # 0.7 to 1.5 times as measured; a wrong pooling is wrong by eight times and more
 
 
+def as_it_was(coded: Any) -> torch.Tensor:
+    """The weights that codes stand for, before their transform."""
+    return transformed(decoded(coded.weight).float() * coded.scale.float().view(-1, 1), coded.hadamard)
+
+
 def rounded(module: torch.nn.Module, read: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    """What a product reads, each row in codes up to the kernels' largest: 127, or 63 on AVX2."""
-    [rows] = read
+    """What a product reads: each row behind the transform, in codes up to the kernels' largest: 127, or 63 on AVX2."""
+    rows = transformed(read[0], BLOCK)
     scale = rows.abs().amax(-1, keepdim=True) / activation_reach()
-    return ((rows / scale).round() * scale,)
+    return (of_weights((rows / scale).round() * scale, BLOCK),)
 
 
 @pytest.mark.parametrize("kind", Pooling)
