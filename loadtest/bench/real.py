@@ -10,7 +10,7 @@ lookup speculation is off, because peers have none here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,10 +118,7 @@ class Wanted:
 
 async def run(cache: Cache, out: Path, name: str, wanted: Wanted, limits: Limits) -> int:
     """Measures what the journal does not hold, then writes README.md and its plot."""
-    try:
-        shape = shape_in(cache, name)
-    except (CannotMake, RepositoryError) as error:
-        raise SystemExit(f"{name} cannot be had: {error}") from None
+    shape = _shape(cache, name)
     everything = systems(shape)
     chosen = named(everything, wanted.only)
     journal = Journal(out / "figures.jsonl")
@@ -134,10 +131,23 @@ async def run(cache: Cache, out: Path, name: str, wanted: Wanted, limits: Limits
     asked = [work for work in works(reference) if work.name in wanted.works or not wanted.works]
     present = [system for system in chosen if system.name not in absent]
     await Session(cache, journal, limits).run(present, asked, wanted.rounds)
+    return report(cache, out, shape, absent)
+
+
+def report(cache: Cache, out: Path, shape: Shape | str, absent: Mapping[str, str]) -> int:
+    """Writes README.md and its plot of what the journal holds, of a shape or the catalogue's name."""
+    everything = systems(shape if isinstance(shape, Shape) else _shape(cache, shape))
     versions = {peer: cache.version(peer) for peer in peers(everything)}
-    write(out, journal, everything, versions, absent)
+    write(out, Journal(out / "figures.jsonl"), everything, versions, absent)
     print(f"\n{out / 'README.md'}")
     return 0
+
+
+def _shape(cache: Cache, name: str) -> Shape:
+    try:
+        return shape_in(cache, name)
+    except (CannotMake, RepositoryError) as error:
+        raise SystemExit(f"{name} cannot be had: {error}") from None
 
 
 async def _driven(system: System, cache: Cache) -> Driven:

