@@ -1,4 +1,4 @@
-"""What each case takes, recorded by `pytest --record=FILE`, and the list of the slow ones that is made of it.
+"""This module records what each case takes, by `pytest --record=FILE`, and makes the list of the slow ones of it.
 
 `python -m tests.durations FILE` writes `tests/slow.txt`. A fixture of a module or of the session is shared: each case
 that runs bears an equal part of its setup, whoever came first.

@@ -87,7 +87,7 @@ def main() -> int:
     if options.model:
         wanted = real.Wanted(options.only, options.works, options.again, rounds)
         if options.report:
-            return real.report(cache, options.out, options.model, {})
+            return real.report(cache, options.out, real.shape_or_exit(cache, options.model), {})
         return asyncio.run(real.run(cache, options.out, options.model, wanted, limits))
     if "quality" in options.works:
         raise SystemExit("quality is a work of --model alone: random weights predict nothing")

@@ -118,7 +118,7 @@ class Wanted:
 
 async def run(cache: Cache, out: Path, name: str, wanted: Wanted, limits: Limits) -> int:
     """Measures what the journal does not hold, then writes README.md and its plot."""
-    shape = _shape(cache, name)
+    shape = shape_or_exit(cache, name)
     everything = systems(shape)
     chosen = named(everything, wanted.only)
     journal = Journal(out / "figures.jsonl")
@@ -134,16 +134,17 @@ async def run(cache: Cache, out: Path, name: str, wanted: Wanted, limits: Limits
     return report(cache, out, shape, absent)
 
 
-def report(cache: Cache, out: Path, shape: Shape | str, absent: Mapping[str, str]) -> int:
-    """Writes README.md and its plot of what the journal holds, of a shape or the catalogue's name."""
-    everything = systems(shape if isinstance(shape, Shape) else _shape(cache, shape))
+def report(cache: Cache, out: Path, shape: Shape, absent: Mapping[str, str]) -> int:
+    """Writes README.md and its plot of what the journal holds."""
+    everything = systems(shape)
     versions = {peer: cache.version(peer) for peer in peers(everything)}
     write(out, Journal(out / "figures.jsonl"), everything, versions, absent)
     print(f"\n{out / 'README.md'}")
     return 0
 
 
-def _shape(cache: Cache, name: str) -> Shape:
+def shape_or_exit(cache: Cache, name: str) -> Shape:
+    """Returns what `shape_in` does. Raises SystemExit with the reason where the model cannot be had."""
     try:
         return shape_in(cache, name)
     except (CannotMake, RepositoryError) as error:

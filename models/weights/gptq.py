@@ -66,14 +66,19 @@ def quantize_groups(weight: torch.Tensor, scale: torch.Tensor, group: int, block
     return packed(codes, steps, bases)
 
 
-def loss_of(error: torch.Tensor, block: int, moments: Moments) -> float:
-    """Returns the sum of the squares of what errors [out, in] of transformed weights add to the outputs, on the rows of
-    these moments; for the weights themselves, that of the outputs."""
-    found = 0.0
-    for at, of_run in zip(runs_of(error.shape[1], block), moments, strict=True):
-        part = error[:, at.start : at.end].reshape(len(error), -1, at.block)
-        found += float((torch.einsum("obi,bij->obj", part, of_run) * part).sum())
-    return found
+def loss_of(found: torch.Tensor, weight: torch.Tensor, block: int, moments: Moments) -> float:
+    """Returns how much the outputs of `found` differ from those of transformed weights, both [out, in], on the rows of
+    these moments: the squares of the differences, as a share of the outputs' own squares."""
+    return _squares(found - weight, block, moments) / max(_squares(weight, block, moments), 1e-30)
+
+
+def _squares(weight: torch.Tensor, block: int, moments: Moments) -> float:
+    """Returns the sum of the squares of what weights [out, in] add to the outputs."""
+    total = 0.0
+    for at, of_run in zip(runs_of(weight.shape[1], block), moments, strict=True):
+        part = weight[:, at.start : at.end].reshape(len(weight), -1, at.block)
+        total += float((torch.einsum("obi,bij->obj", part, of_run) * part).sum())
+    return total
 
 
 def _parts(

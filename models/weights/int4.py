@@ -150,9 +150,9 @@ def rough_error(weight: Tensor, scale: Tensor, group: int, importance: Tensor | 
     return float((error.square() * share).sum() / (exact.square() * share).sum().clamp(min=1e-30))
 
 
-def sampled(weight: Tensor) -> slice:
-    """Returns no more than _SAMPLE outputs of weights [out, in], evenly apart."""
-    return slice(0, None, -(-len(weight) // _SAMPLE))
+def sampled(weight: Tensor, most: int = _SAMPLE) -> slice:
+    """Returns no more than so many outputs of weights [out, in], evenly apart."""
+    return slice(0, None, -(-len(weight) // most))
 
 
 def roughly(weight: Tensor, scale: Tensor, group: int) -> Tensor:

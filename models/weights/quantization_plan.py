@@ -120,18 +120,29 @@ def _stored(source: Path, model: Skeleton) -> dict[str, tuple[Tensor, Path]]:
 
 
 def _is_on_steps(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: int) -> bool:
-    names = [
-        (linear.fused or name, linear)
-        for name, linear in model.coded.items()
-        if linear.out_features != model.vocab_size and fits(linear.in_features, group)
-    ]
+    layers = _divisible(stored, model, group)
     errors = []
-    for name, linear in names[:: max(1, len(names) // _LAYERS)]:
-        if name in stored:
-            weight = weight_of(stored[name][0].name, stored[name][1], linear)
-            some = weight[:: max(1, len(weight) // _OUTPUTS)]
-            errors.append(error_of(encode(some, row_scale(some), group), some, row_scale(some)))
+    for name in list(layers)[:: max(1, len(layers) // _LAYERS)]:
+        weight = _weight(stored, layers[name], name)
+        some = weight[sampled(weight, _OUTPUTS)]
+        errors.append(error_of(encode(some, row_scale(some), group), some, row_scale(some)))
     return bool(errors) and statistics.median(errors) < _ON_STEPS
+
+
+def _divisible(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: int) -> dict[str, skeleton.Linear]:
+    """Returns the stored layers, by the names of their weights, whose inputs are whole groups; the head is none."""
+    return {
+        name: linear
+        for name, linear in model.coded.items()
+        if linear.out_features != model.vocab_size
+        and (linear.fused or name) in stored
+        and fits(linear.in_features, group)
+    }
+
+
+def _weight(stored: dict[str, tuple[Tensor, Path]], linear: skeleton.Linear, name: str) -> torch.Tensor:
+    tensor, path = stored[linear.fused or name]
+    return weight_of(tensor.name, path, linear)
 
 
 def _fused(model: Skeleton) -> dict[str, list[str]]:
@@ -165,16 +176,11 @@ def _coarse(
 ) -> frozenset[str]:
     """Returns the linear layers, by the names of their weights, that become 4-bit."""
     errors: dict[str, dict[str, float]] = {}  # by what is decided together, and weight
-    for number, (name, linear) in enumerate(model.coded.items()):
-        is_head = linear.out_features == model.vocab_size
-        held = linear.fused or name
-        if is_head or held not in stored or not fits(linear.in_features, group):
-            continue
-        progress(number / len(model.coded), f"looking at {linear.module}")
-        tensor, path = stored[held]
-        weight = weight_of(tensor.name, path, linear)
+    layers = _divisible(stored, model, group)
+    for number, (name, linear) in enumerate(layers.items()):
+        progress(number / len(layers), f"looking at {linear.module}")
         expert = Expert.of_name(linear.module)
-        found = _rough_loss(weight, group, inputs, linear)
+        found = _rough_loss(_weight(stored, linear, name), group, inputs, linear)
         errors.setdefault(expert.fused if expert else name, {})[name] = found
     if not errors:
         raise Conflict(f"no layer has inputs in groups of {group}; choose another group_size, or int8")
@@ -190,8 +196,7 @@ def _rough_loss(weight: torch.Tensor, group: int, inputs: Inputs, linear: skelet
     mixed, moments = of_weights(weight[sampled(weight)], inputs.block), inputs.moments.get(linear.module)
     if moments is None:
         return rough_error(mixed, row_scale(mixed), group)
-    wrong = roughly(mixed, row_scale(mixed), group) - mixed
-    return loss_of(wrong, inputs.block, moments) / max(loss_of(mixed, inputs.block, moments), 1e-30)
+    return loss_of(roughly(mixed, row_scale(mixed), group), mixed, inputs.block, moments)
 
 
 def importance_of(found: dict[str, torch.Tensor], linear: skeleton.Linear) -> torch.Tensor | None:

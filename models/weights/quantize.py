@@ -264,9 +264,7 @@ def _coded(
         coded = encode(mixed, scale, item.group, importance)
         return coded, error_of(coded, mixed, scale, importance)
     coded = gptq.quantize_groups(mixed, scale, item.group, item.hadamard, moments)
-    wrong = coded.decoded() * scale[:, None] - mixed
-    whole = gptq.loss_of(mixed, item.hadamard, moments)
-    return coded, gptq.loss_of(wrong, item.hadamard, moments) / max(whole, 1e-30)
+    return coded, gptq.loss_of(coded.decoded() * scale[:, None], mixed, item.hadamard, moments)
 
 
 def _mixtures(model: Skeleton) -> list[str]:

@@ -1,4 +1,5 @@
-"""What a probe sees: the right forward passes in every family and precision, whatever rounds; wrong ones are refused.
+"""A probe sees what is wrong: the right forward passes in every family and precision, whatever rounds, and wrong ones
+are refused.
 
 The real model of the catalogue is probed as well, nightly: random weights hide how far roundings grow.
 """

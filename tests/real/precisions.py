@@ -1,4 +1,4 @@
-"""What each precision may lose on the catalogue's first model, against the same weights in fp32.
+"""This table bounds what each precision may lose on the catalogue's first model, against the same weights in fp32.
 
 The bounds lie a little above what is measured; a mistake in a kernel or a conversion moves these figures by factors.
 """

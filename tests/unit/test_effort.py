@@ -1,4 +1,4 @@
-"""What a usual run leaves out of large parametrized tests."""
+"""A usual run leaves out cases of large parametrized tests, and every two values still meet."""
 
 from __future__ import annotations
 

@@ -60,9 +60,10 @@ def test_the_error_of_4_bit_weights_falls_too(columns: int, group: int) -> None:
         return float((transformed(new, BLOCK) @ (of * scale[:, None] - weight).T).square().mean())
 
     assert error(coded.decoded()) < 0.8 * error(plain.decoded())
-    wrong, tested = coded.decoded() * scale[:, None] - weight, moments_of(transformed(new, BLOCK), BLOCK)
-    blockwise = loss_of(wrong, BLOCK, tested) / len(new) / len(weight)
-    assert blockwise == pytest.approx(error(coded.decoded()), rel=0.3), "blocks of such inputs are hardly correlated"
+    tested = transformed(new, BLOCK)
+    blockwise = loss_of(coded.decoded() * scale[:, None], weight, BLOCK, moments_of(tested, BLOCK))
+    whole = error(coded.decoded()) / float((tested @ weight.T).square().mean())
+    assert blockwise == pytest.approx(whole, rel=0.3), "blocks of such inputs are hardly correlated"
 
 
 def test_4_bit_codes_of_inputs_without_direction_are_those_of_the_search() -> None:

@@ -1,4 +1,4 @@
-"""What `make test` runs and what it leaves out, and how the list of slow tests is made of a recorded run."""
+"""`make test` runs some tests and leaves others out: which, and how the list of slow ones is made of a recorded run."""
 
 from __future__ import annotations
 

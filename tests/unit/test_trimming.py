@@ -1,4 +1,4 @@
-"""What trimming promises of each policy beside what random chats show (tests/property/test_trimming.py)."""
+"""Trimming keeps the promises of each policy; random chats show others (tests/property/test_trimming.py)."""
 
 from __future__ import annotations
 

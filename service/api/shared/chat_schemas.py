@@ -1,4 +1,4 @@
-"""What bodies of several dialects say of a chat: variables of its template, and the turn of a stored session."""
+"""This module describes what bodies of several dialects say of a chat: template variables, a session's turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every dialect's grammar forbids beside it."""
+"""This module refuses fields that no dialect takes beside a grammar."""
 
 from __future__ import annotations
 
