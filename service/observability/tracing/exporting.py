@@ -1,7 +1,7 @@
-"""Exporting sends spans to a collector, OTLP over HTTP, in a thread beside the event loop. With `bounded`,
-`encoding` and `sender`, the only modules that know OpenTelemetry.
+"""Exporting sends spans to a collector, OTLP over HTTP, in a thread beside the event loop. With `bounded`, the
+only module that knows OpenTelemetry.
 
-    record ─▶ sampler ─▶ at most MOST_WAITING spans ─▶ the library's batch thread ─▶ encoding ─▶ collector
+    record ─▶ sampler ─▶ at most MOST_WAITING spans ─▶ the library's batch thread ─▶ its exporter ─▶ collector
 
 A collector that does not answer costs spans and counts, never a request: nothing here waits for it.
 """
@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Final, cast
+from typing import Final
 
 import structlog
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
     SpanKind,
+    Status,
+    StatusCode,
     TraceFlags,
     TraceState,
     set_span_in_context,
 )
 
 from service.observability.tracing.bounded import BoundedProcessor, CountedExporter, Losses
-from service.observability.tracing.encoding import Origin, Recorded
-from service.observability.tracing.sender import Sender
 from service.observability.tracing.span import Attributes, Span
 from service.observability.tracing.trace_context import TraceContext
 
@@ -46,10 +47,10 @@ class Exporting:
     def __init__(self, url: str, version: str, losses: Losses) -> None:
         """`version` is that of this software. The library reads the standard variables itself: headers, certificates,
         compression, resource attributes, sampler."""
-        resource = _resource(version)
-        origin = Origin(cast(Attributes, resource.attributes), SERVICE, version, CONVENTIONS)
-        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._exporter = CountedExporter(Sender(url, origin), losses)
+        self._resource = _resource(version)
+        self._scope = InstrumentationScope(SERVICE, version, CONVENTIONS)
+        provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
+        self._exporter = CountedExporter(url, losses)
         self._processor = BoundedProcessor(self._exporter)
         self._sampler, self._ids = provider.sampler, provider.id_generator
 
@@ -70,8 +71,26 @@ class Exporting:
         if chosen.decision is Decision.RECORD_AND_SAMPLE:
             sampled = TraceFlags(TraceFlags.SAMPLED)
             context = SpanContext(trace_id, self._ids.generate_span_id(), False, sampled, chosen.trace_state)
-            self._processor.take(Recorded(context, parent, span, span.facts(), dict(chosen.attributes)))
+            self._processor.take(self._ended(span, context, parent, chosen.attributes))
         return f"{trace_id:032x}"
+
+    def _ended(
+        self, span: Span, context: SpanContext, parent: SpanContext | None, of_sampler: Attributes
+    ) -> ReadableSpan:
+        facts = span.facts()
+        return ReadableSpan(
+            span.name,
+            context,
+            parent,
+            self._resource,
+            {**of_sampler, **facts.attributes},
+            [Event(event.name, timestamp=event.at_ns) for event in facts.events],
+            kind=SpanKind.SERVER,
+            status=Status() if facts.failure is None else Status(StatusCode.ERROR, facts.failure),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
 
     async def close(self) -> None:
         """Does as Tracer.close, within CLOSE_SECONDS. The library itself would wait for up to 30 s."""
