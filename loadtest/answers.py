@@ -1,5 +1,5 @@
-"""This command writes docs/quality.md: ten questions with the answers of each precision and of llama.cpp, unedited, and
-what each loses against fp32.
+"""This command writes answers.md beside the figures of a run: ten questions with the answers of each precision and of
+llama.cpp, unedited, and what each loses against fp32.
 
     python -m loadtest.answers loadtest/results/2026-11-27-smollm2
 
@@ -28,7 +28,6 @@ from models.repository.repository import Repository
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "quality.md"
 NEW_TOKENS: Final = 64
 ANSWERING: Final = (
     "dosirak bf16",
@@ -77,7 +76,7 @@ def page(journal: Journal, compared: Sequence[System], told: dict[str, list[str]
         "The model is SmolLM2-135M-Instruct, the catalogue's `smollm2`, which others trained. Answers are greedy and\n"
         "unedited, of a small model: they are compared with each other, and not with the truth.",
         "## Against fp32\n\nTransformers in fp32 on the dequantized file is the reference\n"
-        "([how it is measured](benchmarks.md#speed-and-quality-of-a-real-model)).",
+        "([how it is measured](../../../docs/benchmarks.md#speed-and-quality-of-a-real-model)).",
         table(journal, compared, QUALITY),
         f"## Ten questions\n\nUp to {NEW_TOKENS} tokens; an answer that is longer ends with …",
     ]
@@ -117,7 +116,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=CACHE)
     options = parser.parse_args()
     text = asyncio.run(run(Cache(options.cache.expanduser()), options.folder, options.model))
-    PAGE.write_text(text, encoding="utf-8")
+    (options.folder / "answers.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
