@@ -36,7 +36,7 @@ from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
 from service.api.openapi.document import document
 from service.api.router import interface, plain_routes
 from service.deployments.deployments import Deployments
-from service.deployments.engine_kinds import Kinds
+from service.deployments.engine_choice import Kinds
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config, worker_of
 from service.deployments.instances import Instances

@@ -17,7 +17,7 @@ from models.manifest import Manifest
 from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
 from service.deployments.activity import Activity
-from service.deployments.drafts import require_same_tokens
+from service.deployments.engine_choice import require_same_tokens
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
 from service.engine.client.engine import Engine, EngineState
 from service.engine.protocol.messages import EngineInfo, Request, StepOutput

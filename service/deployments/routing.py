@@ -9,7 +9,7 @@ from models.errors import Conflict as RepositoryConflict
 from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryError
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
-from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
+from models.manifest import Manifest, ModelReference
 from models.repository.repository import Repository
 from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
 
@@ -43,27 +43,18 @@ class Router:
         """Returns the name of the default model, without version and alias."""
         return self._default_model.partition("@")[0].partition(":")[0]
 
-    def moving(self, reference: str | None) -> str | None:
-        """Returns `reference` (None: the default) where it may mean another version later; None for an exact version.
-        Raises InvalidRequest for a malformed reference."""
-        return None if self._parsed(reference).version is not None else reference or self._default_model
-
-    def alias_of(self, reference: str | None) -> tuple[str, str] | None:
-        """Returns the (name, alias) of a reference; a bare name has the default alias. Returns None for an exact
-        version."""
-        asked = self._parsed(reference)
-        return None if asked.version is not None else (asked.name, asked.alias or DEFAULT_ALIAS)
-
-    def _parsed(self, reference: str | None) -> ModelReference:
+    def parse(self, reference: str | None) -> ModelReference:
+        """Returns the parsed reference (None: that of the default model). Raises InvalidRequest for a malformed one."""
         try:
             return ModelReference.parse(reference or self._default_model)
         except RepositoryError as error:
             raise as_service_error(error) from None
 
-    def resolve(self, reference: str | None) -> Manifest:
-        """Returns the version. Raises InvalidRequest for a malformed reference, NotFound where the reference leads to
-        no version."""
+    def resolve(self, reference: ModelReference | str | None) -> Manifest:
+        """Returns the version that a reference means now. Raises InvalidRequest for a malformed reference, NotFound
+        where the reference leads to no version."""
+        parsed = reference if isinstance(reference, ModelReference) else self.parse(reference)
         try:
-            return self._repository.resolve(reference or self._default_model)
+            return self._repository.resolve(parsed)
         except RepositoryError as error:
             raise as_service_error(error) from None

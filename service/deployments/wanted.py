@@ -1,42 +1,83 @@
-"""Wanted deployments are those that a caller asked for by name. Where instances share records, each of them loads what
-one was asked for, and unloads it when one is told to. The module loads nothing itself.
+"""Wanted deployments are those that a caller loads by name: they stay until they are unloaded by name. Where instances
+share records, each of them loads what one was asked for, and unloads it when one is asked to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
+from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.engine_choice import EngineChoice, Named, Wanted, refuse_other
+from service.deployments.following import Following
+from service.deployments.loaded_versions import LoadedVersions
+from service.errors import DosirakError
 
 DEPLOYMENTS: Final = "deployments"
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """How a version is to be deployed: None is as the server's settings say."""
-
-    replicas: int | None = None
-    draft: str | None = None
-    engine: str | None = None
-    engine_options: Mapping[str, int | str] | None = None
-
-
 class WantedDeployments:
-    """Changes block and raise as `Repository.records` says; reads do not block."""
+    """The event loop owns it. Changes of shared records raise as `Repository.records` says."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(
+        self, repository: Repository, loaded: LoadedVersions, following: Following, choice: EngineChoice
+    ) -> None:
         self._repository = repository
+        self._loaded = loaded
+        self._following = following
+        self._choice = choice
         self._followed: dict[str, Wanted] = {}
 
-    @property
-    def are_shared(self) -> bool:
-        return self._repository.records.shared
+    async def begin_loading(self, manifest: Manifest, wanted: Wanted) -> Deployment:
+        """Begins to load a version, or returns its existing deployment. Raises Conflict where it, or another version of
+        its base, is deployed otherwise, and the errors of EngineChoice.named."""
+        named = await self._choice.named(manifest, wanted)
+        running = self._loaded.options_of(manifest)
+        if running is not None:
+            refuse_other(manifest, running, named)
+        if self._repository.records.shared:
+            shared = wanted if named.draft is None else replace(wanted, draft=named.draft.reference)
+            await asyncio.to_thread(self._put, manifest, shared)
+            self._followed[manifest.reference] = shared
+        return self._begin_loading(manifest, named)
 
-    def put(self, manifest: Manifest, wanted: Wanted | None) -> None:
-        """Tells every instance how a version is to be deployed; None: no longer."""
+    async def unload(self, deployment: Deployment) -> None:
+        """Begins to drain a deployment, on all instances."""
+        if self._repository.records.shared:
+            await asyncio.to_thread(self._put, deployment.manifest, None)
+        self._following.unload(deployment, by_name=True)
+
+    async def follow(self) -> None:
+        """Loads and unloads what another instance was asked to."""
+        if not self._repository.records.shared:
+            return
+        wanted = self._all()
+        gone = [reference for reference in self._followed if reference not in wanted]
+        for reference, each in wanted.items():
+            if self._followed.get(reference) != each:
+                with contextlib.suppress(DosirakError):  # its files are on their way
+                    manifest = self._choice.resolve(reference)
+                    self._begin_loading(manifest, await self._choice.named(manifest, each))
+                    self._followed[reference] = each
+        for reference in gone:
+            del self._followed[reference]
+            deployment = self._loaded.get(reference)
+            if deployment is not None and deployment.state is DeploymentState.READY:
+                self._following.unload(deployment, by_name=True)
+
+    def _begin_loading(self, manifest: Manifest, named: Named) -> Deployment:
+        deployment = self._loaded.begin_loading(manifest, lambda: self._choice.options(manifest, named))
+        deployment.pinned = True
+        return deployment
+
+    def _put(self, manifest: Manifest, wanted: Wanted | None) -> None:
+        """Records for every instance how a version is to be deployed; None: no longer."""
         records, document = self._repository.records, f"{manifest.name}/{manifest.version}"
         if wanted is None and records.document(DEPLOYMENTS, document) is None:
             return
@@ -44,22 +85,10 @@ class WantedDeployments:
             content = None if wanted is None else msgspec.json.encode(wanted)
             records.put_document(DEPLOYMENTS, document, content)
 
-    def changes(self) -> tuple[dict[str, Wanted], list[str]]:
-        """Returns what is wanted that this instance has not followed yet, and what is wanted no longer."""
-        now = self._all()
-        gone = [reference for reference in self._followed if reference not in now]
-        for reference in gone:
-            del self._followed[reference]
-        return {each: wanted for each, wanted in now.items() if self._followed.get(each) != wanted}, gone
-
-    def followed(self, reference: str, wanted: Wanted) -> None:
-        """Takes note that this instance has done what is wanted."""
-        self._followed[reference] = wanted
-
     def _all(self) -> dict[str, Wanted]:
-        found = {}
+        wanted = {}
         records = self._repository.records
         for document in records.documents(DEPLOYMENTS):
             if (content := records.document(DEPLOYMENTS, document)) is not None:
-                found[document.replace("/", ":")] = msgspec.json.decode(content, type=Wanted)
-        return found
+                wanted[document.replace("/", ":")] = msgspec.json.decode(content, type=Wanted)
+        return wanted

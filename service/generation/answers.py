@@ -92,7 +92,7 @@ class Answers:
         if request.turn is not None:
             request = await self._in_time(request, self.conversations.asked(request, request.turn))
         deployment = (
-            await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+            await self._in_time(request, self.deployments.choose_loaded(request.model, conversation_of(request)))
         ).deployment
         with deployment.occupied():
             request = _at_version(request, deployment)
@@ -169,7 +169,7 @@ class Answers:
                         yield delta
 
     async def _chosen(self, request: GenerationRequest) -> Choice:
-        choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        choice = await self._in_time(request, self.deployments.choose_loaded(request.model, conversation_of(request)))
         if request.keep_alive is not None:
             self.deployments.keep_alive(choice.deployment, request.keep_alive)
         return choice

@@ -148,13 +148,13 @@ async def test_many_inputs_take_few_places(serve: Serve) -> None:
 async def test_all_vectors_are_of_one_version(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve() as world:
         chosen = []
-        choose = world.deployments.choose
+        choose = world.deployments.choose_loaded
 
         async def noting(*given: Any) -> Any:
             chosen.append(given)
             return await choose(*given)
 
-        monkeypatch.setattr(world.deployments, "choose", noting)
+        monkeypatch.setattr(world.deployments, "choose_loaded", noting)
         await embed(world, TEXTS)
         assert len(chosen) == 1
 

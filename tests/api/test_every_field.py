@@ -50,7 +50,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What jobs and loads were asked for; no process runs them, and no profile is made."""
     given: list[dict[str, Any]] = []
-    load = Deployments.load
+    load = Deployments.begin_loading
 
     def submit(self: Jobs, kind: Any, arguments: dict[str, Any]) -> Job:
         given.append({"kind": kind, **arguments})
@@ -66,7 +66,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(Profiles, "begin", begin)
     monkeypatch.setattr(Jobs, "submit", submit)
-    monkeypatch.setattr(Deployments, "load", load_one)
+    monkeypatch.setattr(Deployments, "begin_loading", load_one)
     return given
 
 

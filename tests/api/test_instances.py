@@ -45,7 +45,7 @@ def serves(world: World, reference: str) -> bool:
 
 
 def is_answering(world: World, version: str) -> bool:
-    deployment = world.deployments.answering(None)
+    deployment = world.deployments.deployed(None)
     return deployment is not None and deployment.is_serving and deployment.manifest.version == version
 
 

@@ -16,7 +16,7 @@ from models import __version__
 from models.repository.repository import Repository
 from service.api.ollama.durations import seconds_of
 from service.api.ollama.model_routes import _size
-from service.deployments import deployments as module
+from service.deployments import idle as module
 from service.deployments.deployment import DeploymentState
 from tests.api.ollama import CHAT, refused
 from tests.fake_service import INFO, WINDOW, World, publish, serving

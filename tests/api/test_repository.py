@@ -242,7 +242,7 @@ async def test_swaps_under_load_fail_nobody_and_mix_nothing(world: World) -> Non
 async def test_deletions(world: World) -> None:
     held = await world.client.delete(f"{MODELS}/demo/versions/1")
     assert "production" in error(held, 409, "conflict")["error"]
-    await world.deployments.acquire("demo:2")
+    await world.deployments.ensure_loaded("demo:2")
     served = await world.client.delete(f"{MODELS}/demo/versions/2")
     assert "in use" in error(served, 409, "conflict")["error"]
     assert (await world.client.delete(f"{MODELS}/demo/versions/3", params={"reason": "bad"})).json() == {

@@ -65,8 +65,8 @@ async def ask(world: World, body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("weight", [0, 5, 50, 100])
 async def test_the_candidate_gets_its_share_of_2000(world: World, weight: float) -> None:
     await begin(world, weight=weight)
-    sticky = [(await world.deployments.choose("demo", f"conversation {at}")).deployment for at in range(2000)]
-    alone = [(await world.deployments.choose("demo", None)).deployment for _ in range(2000)]
+    sticky = [(await world.deployments.choose_loaded("demo", f"conversation {at}")).deployment for at in range(2000)]
+    alone = [(await world.deployments.choose_loaded("demo", None)).deployment for _ in range(2000)]
     for chosen in (sticky, alone):
         got = sum(each.manifest.version == "2" for each in chosen)
         mean = 2000 * weight / 100

@@ -142,15 +142,15 @@ async def test_a_crash_of_the_version_that_is_loading_leaves_the_old_one_answeri
 
     world = await Swapped(tmp_path).started()
     try:
-        old = await world.deployments.acquire("demo")
+        old = await world.deployments.ensure_loaded("demo")
         publish_with_tokenizer(world.repository, "three")
-        assert await world.deployments.acquire("demo") is old
+        assert await world.deployments.ensure_loaded("demo") is old
         [loading] = [each for each in world.deployments.all() if each.state is DeploymentState.LOADING]
         await until(lambda: loading.engine.pid is not None)
         os.kill(loading.engine.pid or 0, signal.SIGKILL)
         await until(lambda: loading.state is DeploymentState.FAILED)
         assert "exit code -9 while it was loading" in loading.failure
-        assert await world.deployments.acquire("demo") is old and world.deployments.ready
+        assert await world.deployments.ensure_loaded("demo") is old and world.deployments.ready
         request = make_request("a")
         assert tokens_of([output async for output in old.generate(request)]) == expected_tokens(request)
     finally:

@@ -13,7 +13,7 @@ from models.imports.upkeep import prune
 from models.repository.disk import durable
 from models.repository.repository import Repository
 from models.repository.rollouts import all_running
-from service.deployments import deployments as module
+from service.deployments import deployments, idle
 from service.deployments.deployment import Deployment, DeploymentState
 from service.generation.conversations import Conversations
 from service.observability.metrics import Metrics
@@ -27,7 +27,8 @@ from tests.waiting import until
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.002)
+    for module in (deployments, idle):
+        monkeypatch.setattr(module, "_WATCH_SECONDS", 0.002)
 
 
 def failures(metrics: Metrics, task: str) -> tuple[float, float]:
@@ -110,7 +111,7 @@ async def test_idle_versions_are_unloaded_though_aliases_cannot_be_followed(
         publish(repository, other={"number": number})
     async with serving(tmp_path, idle_unload_seconds=0.01) as world:
         monkeypatch.setattr(world.deployments.rollouts, "refresh", _broken)
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
         await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
 
 
@@ -141,7 +142,7 @@ async def test_one_engine_that_cannot_be_ended_keeps_no_other_from_ending(tmp_pa
     for number in range(2):
         publish(repository, other={"number": number})
     async with serving(tmp_path) as world:
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
         _break_end(world)
         await world.deployments.stop()
         assert [engine.state.value for engine in world.engines] == ["ready", "stopped"]

@@ -96,7 +96,7 @@ async def test_a_default_model_that_was_unloaded_by_name_stays_unloaded_until_it
     await world.deployments.unload("demo:2")
     await until(lambda: not world.deployments.all())
     for _ in range(3):
-        world.deployments._retry_default()
+        world.deployments._default.retry()
     assert not world.deployments.all()
     assert await answered(world) == "2"
 
@@ -104,7 +104,7 @@ async def test_a_default_model_that_was_unloaded_by_name_stays_unloaded_until_it
 async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
     await world.started()
     world.gate.clear()
-    asking = [asyncio.create_task(world.deployments.acquire("demo:1")) for _ in range(20)]
+    asking = [asyncio.create_task(world.deployments.ensure_loaded("demo:1")) for _ in range(20)]
     await until(lambda: len(world.engines) == 2)
     await asyncio.sleep(0.02)
     assert not any(task.done() for task in asking)
@@ -116,7 +116,7 @@ async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
 
 async def test_a_second_engine_knows_what_the_first_may_still_take(world: World) -> None:
     first = (await world.started()).engines[0][1].info
-    await world.deployments.acquire("demo:1")
+    await world.deployments.ensure_loaded("demo:1")
     assert first is not None
     assert world.promised == [0, first.blocks_total * first.kv_bytes_per_block] and world.promised[1] > 0
 
@@ -133,7 +133,7 @@ async def test_versions_of_the_default_model_have_its_replicas(tmp_path: Path, d
     world.deployments = Deployments(world.repository, world.engine, default_model=default, default_replicas=3)
     await world.started()
     for reference in ("demo:1", "other:1"):
-        await world.deployments.acquire(reference)
+        await world.deployments.ensure_loaded(reference)
     assert [(reference, count) for (reference, _), count in zip(world.engines, world.replicas, strict=True)] == [
         ("demo:2", 3),
         ("demo:1", 3),
@@ -143,7 +143,7 @@ async def test_versions_of_the_default_model_have_its_replicas(tmp_path: Path, d
 
 async def test_a_number_of_replicas_that_is_asked_for_wins(tmp_path: Path) -> None:
     world = await World(tmp_path, default_replicas=3).started()
-    await world.deployments.load("demo:1", 2)
+    await world.deployments.begin_loading("demo:1", 2)
     await until(lambda: len(world.engines) == 2)
     assert world.replicas == [3, 2]
 
@@ -160,9 +160,9 @@ async def test_references(world: World) -> None:
     ]
     for unknown in ("demo:3", "nobody", "demo@canary"):
         with pytest.raises(NotFound):
-            await world.deployments.acquire(unknown)
+            await world.deployments.ensure_loaded(unknown)
     with pytest.raises(InvalidRequest):
-        await world.deployments.acquire("../demo")
+        await world.deployments.ensure_loaded("../demo")
 
 
 async def test_readiness_and_state_tell_of_an_engine_that_is_started_again(world: World) -> None:
@@ -180,7 +180,9 @@ async def test_readiness_and_state_tell_of_an_engine_that_is_started_again(world
         assert world.deployments.why_not_ready == engine.why_not_ready
         [described] = world.deployments.describe()
         assert (described["state"], described["error"]) == ("restarting", engine.why_not_ready)
-        assert (await world.deployments.acquire(None)).engine.state is EngineState.RESTARTING, "who comes now may wait"
+        assert (await world.deployments.ensure_loaded(None)).engine.state is EngineState.RESTARTING, (
+            "who comes now may wait"
+        )
         engine.state, engine.why_not_ready = EngineState.READY, ""
         assert world.deployments.ready
         assert world.deployments.describe()[0]["state"] == "ready"
@@ -201,7 +203,7 @@ async def test_without_preloading_a_default_model_that_failed_is_not_ready(tmp_p
     assert world.deployments.ready, "it would be loaded on demand"
     world.failure = "no memory"
     with pytest.raises(Unavailable):
-        await world.deployments.acquire(None)
+        await world.deployments.ensure_loaded(None)
     assert not world.deployments.ready
     await world.deployments.stop()
 
@@ -210,10 +212,10 @@ async def test_a_failed_load_says_why_and_is_tried_again(world: World) -> None:
     await world.started()
     world.failure = "no memory"
     with pytest.raises(Unavailable, match="no memory"):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
     assert world.deployments.describe()[-1]["state"] == "failed"
     world.failure = ""
-    assert (await world.deployments.acquire("demo:1")).manifest.version == "1"
+    assert (await world.deployments.ensure_loaded("demo:1")).manifest.version == "1"
 
 
 async def test_a_changed_file_is_refused_by_name(world: World) -> None:
@@ -222,8 +224,8 @@ async def test_a_changed_file_is_refused_by_name(world: World) -> None:
     weights.chmod(0o644)
     weights.write_text("One")
     with pytest.raises(Unavailable, match=r"model\.safetensors"):
-        await world.deployments.acquire("demo:1")
-    assert (await world.deployments.acquire("demo:2")).state.value == "ready"
+        await world.deployments.ensure_loaded("demo:1")
+    assert (await world.deployments.ensure_loaded("demo:2")).state.value == "ready"
 
 
 async def test_a_changed_file_is_refused_before_its_engine_has_loaded(world: World) -> None:
@@ -234,7 +236,7 @@ async def test_a_changed_file_is_refused_before_its_engine_has_loaded(world: Wor
     weights.chmod(0o644)
     weights.write_text("One")
     with pytest.raises(Unavailable, match=r"model\.safetensors"):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
     assert world.engines[-1][1].state is EngineState.STOPPED
 
 
@@ -242,7 +244,7 @@ async def test_nothing_is_served_before_the_files_are_checked(world: World, monk
     await world.started()
     checked = threading.Event()
     monkeypatch.setattr(world.repository, "verify", lambda manifest: checked.wait(5))
-    asking = asyncio.create_task(world.deployments.acquire("demo:1"))
+    asking = asyncio.create_task(world.deployments.ensure_loaded("demo:1"))
     await until(lambda: len(world.engines) == 2 and world.engines[1][1].state is EngineState.READY)
     await asyncio.sleep(0.02)
     assert not asking.done()
@@ -252,13 +254,13 @@ async def test_nothing_is_served_before_the_files_are_checked(world: World, monk
 
 async def test_draining_finishes_what_runs_and_takes_nothing_new(world: World) -> None:
     await world.started()
-    deployment = await world.deployments.acquire("demo:2")
+    deployment = await world.deployments.ensure_loaded("demo:2")
     answer = deployment.generate(make_request("a", max_tokens=30))
     assert (await anext(answer)).token_ids
     await world.deployments.unload("demo:2")
     await until(lambda: deployment.state.value == "draining")
     with pytest.raises(Unavailable):
-        await world.deployments.acquire("demo:2")
+        await world.deployments.ensure_loaded("demo:2")
     with pytest.raises(Unavailable):
         await anext(deployment.generate(make_request("b")))
     rest = [output async for output in answer]
@@ -272,14 +274,14 @@ async def test_unloading_what_is_not_there_or_not_ready(world: World) -> None:
     with pytest.raises(NotFound):
         await world.deployments.unload("demo:1")
     world.gate.clear()
-    await world.deployments.load("demo:1")
+    await world.deployments.begin_loading("demo:1")
     with pytest.raises(Conflict):
         await world.deployments.unload("demo:1")
 
 
 async def test_leaving_a_stream_aborts_it_in_the_engine(world: World) -> None:
     await world.started()
-    deployment = await world.deployments.acquire(None)
+    deployment = await world.deployments.ensure_loaded(None)
     answer = deployment.generate(make_request("a", max_tokens=500))
     await anext(answer)
     await answer.aclose()
@@ -289,12 +291,12 @@ async def test_leaving_a_stream_aborts_it_in_the_engine(world: World) -> None:
 
 async def test_stop_ends_every_engine_and_refuses_more(world: World) -> None:
     await world.started()
-    await world.deployments.acquire("demo:1")
+    await world.deployments.ensure_loaded("demo:1")
     await world.deployments.stop()
     assert {engine.state for _, engine in world.engines} == {EngineState.STOPPED}
     assert not world.deployments.ready
     with pytest.raises(Unavailable):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
 
 
 async def test_nothing_is_asked_before_the_repository_is_prepared(tmp_path: Path) -> None:
@@ -306,14 +308,14 @@ async def test_nothing_is_asked_before_the_repository_is_prepared(tmp_path: Path
     world = World(tmp_path, prepare=prepare)
     await world.deployments.start()
     with pytest.raises(Unavailable, match="starting"):
-        await world.deployments.acquire(None)
+        await world.deployments.ensure_loaded(None)
     prepared.set()
     await until(lambda: world.deployments.ready)
 
 
 async def answered(world: World, reference: str | None = None) -> str:
     """The version that answers now."""
-    deployment = await world.deployments.acquire(reference)
+    deployment = await world.deployments.ensure_loaded(reference)
     with deployment.occupied():
         outputs = [output async for output in deployment.generate(make_request("a", max_tokens=2))]
     assert outputs[-1].finish_reason == "length"
@@ -355,14 +357,14 @@ async def test_a_target_that_cannot_be_loaded_leaves_the_old_one_serving(world: 
         ("demo:1", "failed"),
     ]
     world.failure = ""
-    await world.deployments.load("demo:1")
+    await world.deployments.begin_loading("demo:1")
     await until(lambda: world.deployments.all()[-1].state.value == "ready")
     assert await answered(world) == "1"
 
 
 async def test_who_was_let_in_before_the_switch_is_answered(world: World) -> None:
     await world.started()
-    old = await world.deployments.acquire(None)
+    old = await world.deployments.ensure_loaded(None)
     with old.occupied():
         world.repository.promote("demo", "production", "1", "a test")
         world.deployments.follow_all()
@@ -377,7 +379,7 @@ async def test_who_was_let_in_before_the_switch_is_answered(world: World) -> Non
 
 async def test_what_was_asked_for_by_name_stays(world: World) -> None:
     await world.started()
-    await world.deployments.load("demo:2")
+    await world.deployments.begin_loading("demo:2")
     world.repository.promote("demo", "production", "1", "a test")
     world.deployments.follow_all()
     await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
@@ -388,7 +390,7 @@ async def test_what_was_asked_for_by_name_stays(world: World) -> None:
 
 async def test_a_served_version_cannot_be_deleted(world: World) -> None:
     await world.started()
-    deployment = await world.deployments.acquire("demo:1")
+    deployment = await world.deployments.ensure_loaded("demo:1")
     with pytest.raises(RepositoryConflict, match="in use"):
         Repository(world.repository.layout.data_dir).delete("demo", "1")
     await world.deployments.unload("demo:1")
@@ -398,7 +400,7 @@ async def test_a_served_version_cannot_be_deleted(world: World) -> None:
 
 async def test_what_nobody_uses_is_unloaded_and_comes_back(tmp_path: Path) -> None:
     world = await World(tmp_path, idle_timeout=0.05).started()
-    await world.deployments.acquire("demo:1")
+    await world.deployments.ensure_loaded("demo:1")
     await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
     assert world.deployments.ready, "the default model stays"
     assert await answered(world, "demo:1") == "1"
@@ -408,7 +410,7 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(world: World, monke
     await world.started()
     monkeypatch.setattr("service.deployments.deployment.available_memory", lambda: 1000)
     with pytest.raises(Unavailable, match=r"demo:1 needs about 0\.3 GB"):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
     assert await answered(world) == "2"
 
 
@@ -420,4 +422,4 @@ async def test_a_damaged_manifest_leaves_the_old_one_serving(world: World) -> No
     manifest.write_text("{}")
     assert await answered(world) == "2" and world.deployments.ready
     with pytest.raises(Unavailable, match="manifest"):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")

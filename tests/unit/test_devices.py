@@ -169,20 +169,20 @@ async def test_each_device_gets_a_replica_and_a_single_one_goes_where_there_is_r
     assert (chosen.replicas, chosen.devices) == (2, TWO)
     assert [chosen.of_replica(number).devices for number in (0, 1)] == [("cuda:0",), ("cuda:1",)]
     for reference, expected in (("demo:1", TWO), ("demo:2", TWO[::-1])):
-        await world.deployments.load(reference, replicas=1)
-        await world.deployments.acquire(reference)
+        await world.deployments.begin_loading(reference, replicas=1)
+        await world.deployments.ensure_loaded(reference)
         assert world.options[reference].devices == expected, "the rest are for layers that its own has no room for"
         assert world.options[reference].of_replica(0).devices == expected
     await world.deployments.unload("demo:1")
     await until(lambda: len(world.deployments.all()) == 2)
-    await world.deployments.load("demo:1", replicas=1)
+    await world.deployments.begin_loading("demo:1", replicas=1)
     assert world.options["demo:1"].devices[0] == "cuda:0", "what was unloaded counts no more"
     await world.deployments.stop()
 
 
 async def test_a_given_number_of_replicas_is_kept(tmp_path: Path) -> None:
     world = World(tmp_path, default_replicas=3)
-    await world.deployments.acquire("demo:1") if world.deployments.ready else await world.deployments.start()
+    await world.deployments.ensure_loaded("demo:1") if world.deployments.ready else await world.deployments.start()
     await until(lambda: world.deployments.phase == "started")
     assert world.options["demo:3"].devices == ("cuda:0", "cuda:1", "cuda:0")
     await world.deployments.stop()
@@ -190,7 +190,8 @@ async def test_a_given_number_of_replicas_is_kept(tmp_path: Path) -> None:
 
 def test_devices_are_our_own_engine_s(tmp_path: Path) -> None:
     deployments = World(tmp_path).deployments
-    assert deployments._replicas(kind_of("vllm", None)) == 1 and deployments._replicas(kind_of("dosirak", None)) == 2
+    replicas = deployments._choice.default_replicas
+    assert replicas(kind_of("vllm", None)) == 1 and replicas(kind_of("dosirak", None)) == 2
     engines = deployments._loaded._engines
     assert engines._placed(EngineOptions(2, None, kind_of("vllm", None))) == ()
 

@@ -38,7 +38,7 @@ class Drafting(World):
         return super().engine(manifest, promised_bytes, options)
 
     async def loaded(self, reference: str, draft: str | None = None) -> None:
-        await self.deployments.load(reference, draft=draft)
+        await self.deployments.begin_loading(reference, draft=draft)
         await until(lambda: self.shown(reference)["state"] in ("ready", "failed"))
 
     def shown(self, reference: str) -> dict[str, object]:
@@ -71,22 +71,22 @@ async def test_the_engine_reads_the_drafting_versions_files(world: Drafting, tmp
 async def test_another_draft_model_than_that_of_the_running_engine_is_a_conflict(world: Drafting) -> None:
     await world.started()
     await world.loaded("demo:1", "small:1")
-    await world.deployments.load("demo:1")
-    await world.deployments.load("demo:1", draft="small:1")
+    await world.deployments.begin_loading("demo:1")
+    await world.deployments.begin_loading("demo:1", draft="small:1")
     with pytest.raises(Conflict, match="with draft model small:1: unload it first"):
-        await world.deployments.load("demo:1", draft="other:1")
+        await world.deployments.begin_loading("demo:1", draft="other:1")
     with pytest.raises(Conflict, match="with no draft model: unload it first"):
-        await world.deployments.load("demo:2", draft="small:1")
+        await world.deployments.begin_loading("demo:2", draft="small:1")
 
 
 async def test_what_cannot_draft_is_refused(world: Drafting) -> None:
     await world.started()
     with pytest.raises(InvalidRequest, match="demo:1 cannot make drafts for itself"):
-        await world.deployments.load("demo:1", draft="demo:1")
+        await world.deployments.begin_loading("demo:1", draft="demo:1")
     with pytest.raises(NotFound, match="tiny"):
-        await world.deployments.load("demo:1", draft="tiny:1")
+        await world.deployments.begin_loading("demo:1", draft="tiny:1")
     with pytest.raises(InvalidRequest):
-        await world.deployments.load("demo:1", draft="../x")
+        await world.deployments.begin_loading("demo:1", draft="../x")
     assert [options.drafted_by for options in world.options] == [None]
 
 
@@ -134,12 +134,12 @@ async def test_versions_of_the_default_model_have_its_draft_model(tmp_path: Path
     world = await Drafting(tmp_path, default_draft="small").started()
     publish_with_tokenizer(world.repository, "three")
     for reference in ("demo:3", "small:1"):
-        await world.deployments.acquire(reference)
+        await world.deployments.ensure_loaded(reference)
     assert [options.drafted_by for options in world.options] == ["small:1", "small:1", None]
     await world.deployments.stop()
     world.deployments = Deployments(world.repository, world.engine, default_model="demo:2", default_draft="demo:1")
     await world.started()
-    await world.deployments.acquire("demo:1")
+    await world.deployments.ensure_loaded("demo:1")
     assert [options.drafted_by for options in world.options[3:]] == ["demo:1", None]
 
 
@@ -147,11 +147,11 @@ async def test_a_version_that_serves_needs_no_look_at_its_draft_model(tmp_path: 
     """Else each request would read the repository for it, and fail where its alias has gone."""
     world = await Drafting(tmp_path, default_draft="small@drafting", preload=False).started()
     world.repository.promote("small", "drafting", "1", "a test")
-    first = await world.deployments.acquire("demo:2")
+    first = await world.deployments.ensure_loaded("demo:2")
     world.repository.remove_alias("small", "drafting", "a test")
-    assert await world.deployments.acquire("demo:2") is first
+    assert await world.deployments.ensure_loaded("demo:2") is first
     with pytest.raises(NotFound, match="drafting"):
-        await world.deployments.acquire("demo:1")
+        await world.deployments.ensure_loaded("demo:1")
 
 
 async def test_a_default_draft_model_that_is_missing_is_why_the_server_is_not_ready(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_default_draft_model_that_is_missing_is_why_the_server_is_not_re
     assert not world.deployments.ready
     assert world.deployments.why_not_ready.startswith("no draft model: ") and "tiny" in world.deployments.why_not_ready
     with pytest.raises((NotFound, Unavailable), match="tiny"):
-        await world.deployments.acquire(None)
+        await world.deployments.ensure_loaded(None)
     with world.repository.stage() as staged:
         write(staged)
         write_weights(staged, "tiny")

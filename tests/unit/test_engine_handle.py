@@ -65,7 +65,7 @@ class World:
         return [reference for reference, _ in self.engines]
 
     async def answer(self, reference: str) -> tuple[Request, list[int]]:
-        deployment = await self.deployments.acquire(reference)
+        deployment = await self.deployments.ensure_loaded(reference)
         self.asked += 1
         request = make_request(str(self.asked), range(20), max_tokens=6)
         with deployment.occupied():
@@ -188,12 +188,12 @@ async def test_memory_is_asked_for_once(world: World, monkeypatch: pytest.Monkey
 
 
 async def test_replicas_are_the_engine_s(world: World) -> None:
-    await world.deployments.load("demo:1", 1)
+    await world.deployments.begin_loading("demo:1", 1)
     await world.answer("demo:1")
     with pytest.raises(Conflict, match="1 replicas"):
-        await world.deployments.load("demo:2", 2)
+        await world.deployments.begin_loading("demo:2", 2)
     assert [each.manifest.reference for each in world.deployments.all()] == ["demo:1"]
-    await world.deployments.load("demo:2", 1)
+    await world.deployments.begin_loading("demo:2", 1)
     await world.answer("demo:2")
 
 
@@ -204,7 +204,7 @@ async def test_an_alias_moves_from_a_base_to_its_adapter(world: World) -> None:
     async def ask() -> None:
         """On and on, until a request has been answered by the new version."""
         while not deployments or deployments[-1].manifest.version != "2":
-            deployment = await world.deployments.acquire("demo")
+            deployment = await world.deployments.ensure_loaded("demo")
             with deployment.occupied():
                 request = make_request(str(len(deployments)), range(9), max_tokens=2)
                 assert len(tokens_of([output async for output in deployment.generate(request)])) == 2
@@ -248,7 +248,7 @@ async def test_who_fails_while_it_joins_leaves_nothing_behind(world: World, monk
 
 async def test_what_an_unloaded_version_still_says_is_cut_and_the_others_go_on(world: World) -> None:
     await world.answer("demo:1")
-    leaving, staying = [await world.deployments.acquire(f"demo:{version}") for version in (2, 1)]
+    leaving, staying = [await world.deployments.ensure_loaded(f"demo:{version}") for version in (2, 1)]
     endless = make_request("cut", range(9), max_tokens=100_000)
     answers = [each.generate(replace(endless, id=str(at))) for at, each in enumerate((leaving, staying))]
     for each in answers:

@@ -63,7 +63,7 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
 async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
     """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
     name, as with `POST /v1/deployments`."""
-    deployment = await service.deployments.load(reference)
+    deployment = await service.deployments.begin_loading(reference)
     await while_connected(http.receive, deployment.settled(service.settings.load_timeout_seconds))
     manifest = deployment.manifest
     return json_response({"name": manifest.name, "version": manifest.version, "load": True})

@@ -117,7 +117,7 @@ def _versions(repository: Repository, reference: str, manifest: Manifest) -> lis
 @_of_model("GET", "/ready", response_model=ModelReady)
 async def model_ready(service: ServiceDep, reference: ReferenceDep) -> Response:
     """Returns 200 where the model would answer at once, else 503: also one that its first request would load."""
-    manifest, deployment = service.deployments.resolve(reference), service.deployments.answering(reference)
+    manifest, deployment = service.deployments.resolve(reference), service.deployments.deployed(reference)
     if deployment is None or not deployment.is_serving:
         raise Unavailable(_why_not(manifest.reference, deployment))
     return json_response({"name": manifest.name, "ready": True})

@@ -72,7 +72,7 @@ async def load_or_unload(
     if keep_alive == 0:
         manifest = await _unload(service.deployments, model)
         return manifest.reference, "unload"
-    deployment = await while_connected(http.receive, service.deployments.acquire(model))
+    deployment = await while_connected(http.receive, service.deployments.ensure_loaded(model))
     if keep_alive is not None:
         service.deployments.keep_alive(deployment, keep_alive)
     return deployment.manifest.reference, "load"

@@ -113,7 +113,9 @@ async def list_deployments(service: ServiceDep) -> Response:
 @router.post("/v1/deployments", response_model=DeploymentShown, status_code=202, openapi_extra=takes(DeploymentBody))
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
     """Begins to load a version; poll its `state`."""
-    deployment = await service.deployments.load(body.model, body.replicas, body.draft, body.engine, body.engine_options)
+    deployment = await service.deployments.begin_loading(
+        body.model, body.replicas, body.draft, body.engine, body.engine_options
+    )
     return json_response(deployment.describe(), status=202)
 
 

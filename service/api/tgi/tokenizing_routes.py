@@ -32,7 +32,7 @@ NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 @router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
 async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
     """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
-    deployment = await service.deployments.acquire(body.model)
+    deployment = await service.deployments.ensure_loaded(body.model)
     return json_response(await asyncio.to_thread(_tokenized, deployment, body))
 
 
@@ -63,7 +63,7 @@ def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
 @router.post("/detokenize", response_model=Detokenized, openapi_extra=takes(DetokenizeBody))
 async def detokenize(service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
     """Returns, as vLLM, the text of token ids. Bytes that complete no character become U+FFFD."""
-    deployment = await service.deployments.acquire(body.model)
+    deployment = await service.deployments.ensure_loaded(body.model)
     return json_response({"prompt": await asyncio.to_thread(_text_of, deployment.tokenizer, body)})
 
 
@@ -82,7 +82,7 @@ def _text_of(tokenizer: Tokenizer, body: DetokenizeBody) -> str:
 @router.get("/tokenizer_info", response_model=TokenizerInfo)
 async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Response:
     """Returns, under vLLM's names, what a client needs to write prompts as the version's tokenizer does."""
-    tokenizer = (await service.deployments.acquire(model)).tokenizer
+    tokenizer = (await service.deployments.ensure_loaded(model)).tokenizer
     named = {name: tokenizer.named_token(name) for name in NAMED}
     length = tokenizer.model_max_length or None
     told = {"chat_template": tokenizer.chat_template, "model_max_length": length}
@@ -93,7 +93,7 @@ async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Resp
 async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
     """Returns, as TGI, the chat as the template writes it, with the generation prompt, and its tokens with their
     positions."""
-    deployment = await service.deployments.acquire(body.model)
+    deployment = await service.deployments.ensure_loaded(body.model)
     return json_response(await asyncio.to_thread(_chat_tokenized, deployment.tokenizer, body))
 
 
