@@ -206,7 +206,7 @@ class Answers:
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
-        seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed & SEED_MASK
+        seed = secrets.randbits(63) if request.seed is None else request.seed & SEED_MASK
         return Answer(request, choice, prompt, bounded_max_tokens(request, deployment, prompt), seed, self._guard)
 
     async def _check_grammar(self, request: GenerationRequest, deployment: Deployment) -> None:

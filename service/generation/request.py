@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
@@ -17,25 +17,6 @@ from service.text.reasoning import ReasoningUse
 from service.text.tools import ToolUse
 
 SEED_MASK = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling says how tokens are chosen, in the words of `SamplingParams`. With `seed` None the server draws a seed
-    and reports it."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    seed: int | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +48,23 @@ class Choices:
 class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
-    `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives each token's own logprob and the
-    logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and
-    the `n` with the highest mean logprob are returned; a stream needs `best_of` = `n`. `owner` is the client's identity
-    as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user. `max_window` is
-    the window that the client wants, where it is less than the version's. `keep_alive`: after so many idle seconds the
-    version may be unloaded; None leaves that to the server. With an `embedding` the answer is a vector of the prompt
-    and no text; `max_new_tokens` is 0. With `choices` the answer is their probabilities and no text; there are `n` =
-    `best_of` of them.
+    `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. With `seed` None
+    the server draws a seed and reports it. `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives
+    each token's own logprob and the logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt.
+    `best_of` sequences are decoded, and the `n` with the highest mean logprob are returned; a stream needs `best_of` =
+    `n`. `owner` is the client's identity as the server knows it: owners share no prefix blocks. `user` is the client's
+    own name for its user. `max_window` is the window that the client wants, where it is less than the version's.
+    `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
+    `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
+    their probabilities and no text; there are `n` = `best_of` of them.
     """
 
     id: str
     source: Source
     model: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int | None = None
+    ignore_eos: bool = False
     max_new_tokens: int | None = None
     max_window: int | None = None
     documents: tuple[Document, ...] = ()
@@ -122,25 +106,16 @@ class GenerationRequest:
 
     def stop_ids(self, own: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the tokens that end an answer: the request's, and the version's `own` unless they are ignored."""
-        return (*self.stop_token_ids, *(() if self.sampling.ignore_eos else own))
+        return (*self.stop_token_ids, *(() if self.ignore_eos else own))
 
     def params(self, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         """Returns the engine's parameters of one sequence. Ranking several sequences by likelihood needs their
         logprobs. `stop_token_ids` are the version's own."""
-        chosen = self.sampling
         logprobs = 0 if self.logprobs is None and self.best_of > self.n else self.logprobs
-        return SamplingParams(
+        return replace(
+            self.sampling,
             max_tokens=max_tokens,
-            min_tokens=min(chosen.min_tokens, max_tokens),
-            temperature=chosen.temperature,
-            top_p=chosen.top_p,
-            top_k=chosen.top_k,
-            min_p=chosen.min_p,
-            typical_p=chosen.typical_p,
-            repetition_penalty=chosen.repetition_penalty,
-            frequency_penalty=chosen.frequency_penalty,
-            presence_penalty=chosen.presence_penalty,
-            logit_bias=chosen.logit_bias,
+            min_tokens=min(self.sampling.min_tokens, max_tokens),
             seed=seed & SEED_MASK,
             stop_token_ids=self.stop_ids(stop_token_ids),
             logprobs=logprobs,

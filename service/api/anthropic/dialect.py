@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from service.api.anthropic.chat import chat_of, turn_of
 from service.api.anthropic.schemas import CountTokensBody, MessagesBody
+from service.api.shared.sampling import sampling_of
 from service.api.shared.tools import use_of
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
-from service.generation.request import GenerationRequest, Sampling
+from service.generation.request import GenerationRequest
 from service.text.grammars import Grammar
 from service.text.messages import Message
 from service.text.reasoning import ReasoningUse
@@ -36,7 +37,8 @@ def parse(body: MessagesBody) -> GenerationRequest:
         turn.messages if turn else chat_of(body),
         max_new_tokens=body.max_tokens,
         context=options,
-        sampling=_sampling(body),
+        sampling=sampling_of(body, temperature=1.0 if body.temperature is None else body.temperature),
+        seed=body.seed,
         stop=tuple(body.stop_sequences or ()),
         priority=body.priority or 0,
         deadline_ms=body.deadline_ms,
@@ -62,16 +64,6 @@ def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) 
         reasoning=_reasoning(body),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         **more,
-    )
-
-
-def _sampling(body: MessagesBody) -> Sampling:
-    """Returns the sampling with Anthropic's defaults: temperature 1, everything else off."""
-    return Sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
-        seed=body.seed,
     )
 
 

@@ -40,7 +40,7 @@ def _asked(request: GenerationRequest, prompts: int) -> dict[str, Any]:
     sampling, choices = request.sampling, request.n * prompts
     optional = {
         "gen_ai.request.max_tokens": request.max_new_tokens,
-        "gen_ai.request.seed": sampling.seed,
+        "gen_ai.request.seed": request.seed,
         "gen_ai.request.top_k": sampling.top_k or None,
         "gen_ai.request.frequency_penalty": sampling.frequency_penalty or None,
         "gen_ai.request.presence_penalty": sampling.presence_penalty or None,

@@ -16,15 +16,16 @@ from service.api.ollama.closed_schemas import closed
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
 from service.api.shared.guard_findings import found
 from service.api.shared.logprobs import with_alternatives
+from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser
 from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
-from service.engine.protocol.messages import FinishReason
+from service.engine.protocol.messages import FinishReason, SamplingParams
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
 from service.generation.output_sequence import OutputSequence
-from service.generation.request import GenerationRequest, Sampling
+from service.generation.request import GenerationRequest
 from service.generation.token_delta import Token
 from service.text.grammars import Grammar
 from service.text.messages import Message
@@ -60,6 +61,7 @@ def _request(body: OllamaBody, source: Source) -> GenerationRequest:
         source=source,
         model=body.model,
         sampling=_sampling(options),
+        seed=None if options.seed is None or options.seed < 0 else options.seed,
         max_new_tokens=None if options.num_predict == -1 else options.num_predict,
         max_window=options.num_ctx,
         context=None if body.truncate is None else ContextOptions(policy=_policy(body.truncate)),
@@ -77,20 +79,17 @@ def _reasoning(think: bool | str | None) -> ReasoningUse | None:
     return ReasoningUse("think", effort=think) if isinstance(think, str) else ReasoningUse("think", think)
 
 
-def _sampling(options: OllamaOptions) -> Sampling:
+def _sampling(options: OllamaOptions) -> SamplingParams:
     """Returns the sampling with Ollama's defaults. Without a look back there is no penalty."""
-    looks_back = options.repeat_last_n != 0
-    repetition = options.repeat_penalty if looks_back else None
-    return Sampling(
-        temperature=TEMPERATURE if options.temperature is None else options.temperature,
-        top_p=TOP_P if options.top_p is None else options.top_p,
-        top_k=TOP_K if options.top_k is None else max(options.top_k, 0),
-        min_p=options.min_p or 0.0,
-        typical_p=1.0 if options.typical_p is None else options.typical_p,
-        repetition_penalty=1.0 if repetition is None else repetition,
-        frequency_penalty=(options.frequency_penalty or 0.0) if looks_back else 0.0,
-        presence_penalty=(options.presence_penalty or 0.0) if looks_back else 0.0,
-        seed=None if options.seed is None or options.seed < 0 else options.seed,
+    given: dict[str, Any] = {
+        "top_p": TOP_P if options.top_p is None else options.top_p,
+        "top_k": TOP_K if options.top_k is None else options.top_k,
+        "repetition_penalty": options.repeat_penalty,
+    }
+    if options.repeat_last_n == 0:
+        given |= dict.fromkeys(("repetition_penalty", "frequency_penalty", "presence_penalty"))
+    return sampling_of(
+        options, temperature=TEMPERATURE if options.temperature is None else options.temperature, **given
     )
 
 

@@ -14,14 +14,14 @@ from service.api.http.paths import ErrorDialect
 from service.api.openai.grammars import openai_grammar
 from service.api.openai.schemas import OpenAISampling
 from service.api.shared.guard_findings import found
-from service.api.shared.sampling import sampling_with
+from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser
 from service.context.prompt import Source
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
 from service.generation.output_sequence import OutputSequence
-from service.generation.request import GenerationRequest, Sampling
+from service.generation.request import GenerationRequest
 
 LAST: Final = "[DONE]"
 DONE: Final = f"data: {LAST}\n\n".encode()
@@ -40,6 +40,8 @@ def requests_of(
     alone. A placeholder that is none of `models` counts as no name."""
     n = body.n or 1
     grammar = openai_grammar(body)
+    temperature = 1.0 if body.temperature is None else body.temperature
+    sampling = sampling_of(body, temperature=temperature, min_tokens=body.min_tokens)
     model = named_model(body.model, models)
     fields: dict[str, Any] = {"best_of": n, **more}
     return [
@@ -47,7 +49,9 @@ def requests_of(
             id=f"{kind}-{uuid.uuid4().hex}",
             source=source,
             model=model,
-            sampling=_sampling(body),
+            sampling=sampling,
+            seed=body.seed,
+            ignore_eos=bool(body.ignore_eos),
             max_new_tokens=body.new_tokens,
             context=body.context.options() if body.context else None,
             stop=tuple(body.stop or ()),
@@ -67,12 +71,6 @@ def requests_of(
 def named_model(name: str | None, models: Models) -> str | None:
     """Returns the name; None for a placeholder that is none of `models`."""
     return None if name in PLACEHOLDERS and name not in models() else name
-
-
-def _sampling(body: OpenAISampling) -> Sampling:
-    """Returns the sampling with OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest
-    token alone."""
-    return sampling_with(body, 1.0 if body.temperature is None else body.temperature, body.min_tokens)
 
 
 def finished(sequence: OutputSequence) -> dict[str, Any]:

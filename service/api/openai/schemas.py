@@ -22,20 +22,16 @@ from service.api.shared.schemas import (
     Documents,
     Greedy,
     LeastProbability,
-    LogitBias,
     Messages,
-    MinP,
     ModelReference,
-    Penalty,
     Priority,
-    Repetition,
     RequestIdText,
+    SamplingFields,
     Sequences,
     SessionId,
     StopOrStops,
     TokenId,
     Tokens,
-    TypicalP,
     UserText,
     Wire,
     unsupported,
@@ -78,7 +74,7 @@ class StreamOptions(Wire):
     continuous_usage_stats: bool | None = None
 
 
-class OpenAISampling(Wire):
+class OpenAISampling(SamplingFields):
     """Fields of both routes. `temperature` is OpenAI's 1 where unset; 0 is greedy."""
 
     model: ModelReference | None = None
@@ -91,9 +87,6 @@ class OpenAISampling(Wire):
     n: Sequences | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopOrStops | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
     user: UserText | None = None
     safety_identifier: Annotated[UserText | None, Field(description="OpenAI's newer name of `user`.")] = None
     prompt_cache_key: Annotated[
@@ -104,9 +97,6 @@ class OpenAISampling(Wire):
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS, description="0 or -1: off.")] | None = None
-    min_p: MinP | None = None
-    typical_p: TypicalP | None = None
-    repetition_penalty: Repetition | None = None
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

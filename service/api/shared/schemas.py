@@ -181,6 +181,17 @@ def _an_object(value: str) -> str:
 JsonObjectText = Annotated[str, AfterValidator(_an_object), Field(description="Empty text: no members.")]
 
 
+class SamplingFields(Wire):
+    """The parameters of sampling whose values are the same in the native dialect and in OpenAI's."""
+
+    min_p: MinP | None = None
+    typical_p: TypicalP | None = None
+    repetition_penalty: Repetition | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+
+
 class FunctionCallFields(Wire):
     """`arguments` is a JSON object as text; empty text is an object without members."""
 

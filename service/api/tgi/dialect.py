@@ -9,16 +9,17 @@ from typing import Any
 from service.api.http.encoding import event
 from service.api.http.errors import body_of
 from service.api.http.paths import ErrorDialect
-from service.api.shared.sampling import sampling_with
+from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser
 from service.api.shared.tools import tool_use_of
 from service.api.tgi import answers as tgi
 from service.api.tgi.grammars import native_grammar
 from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody
 from service.context.prompt import Chat, Ids, Source, Text
+from service.engine.protocol.messages import SamplingParams
 from service.errors import DosirakError, UnsupportedField
 from service.generation.answer import Answer, Delta
-from service.generation.request import Choices, GenerationRequest, Sampling, SessionTurn
+from service.generation.request import Choices, GenerationRequest, SessionTurn
 from service.settings import Settings
 
 
@@ -59,7 +60,9 @@ def _request(
     return GenerationRequest(
         id=f"gen-{uuid.uuid4().hex}",
         source=source,
-        sampling=sampling_of(parameters),
+        sampling=_sampling(parameters),
+        seed=parameters.seed,
+        ignore_eos=bool(parameters.ignore_eos),
         max_new_tokens=parameters.new_tokens or settings.default_max_new_tokens,
         truncate=parameters.truncate,
         context=fields.context.options() if fields.context else None,
@@ -97,11 +100,12 @@ def _refuse_in_streams(parameters: Parameters) -> None:
             raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or send stream false", param=name)
 
 
-def sampling_of(parameters: Parameters) -> Sampling:
+def _sampling(parameters: Parameters) -> SamplingParams:
     """Returns greedy sampling unless `Parameters.samples`. With sampling, `temperature` is 1 where unset, as in TGI; 0
     stays greedy."""
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
-    return sampling_with(parameters, temperature if parameters.samples else 0.0, parameters.min_new_tokens)
+    temperature = temperature if parameters.samples else 0.0
+    return sampling_of(parameters, temperature=temperature, min_tokens=parameters.min_new_tokens)
 
 
 class NativeSerialiser(Serialiser):

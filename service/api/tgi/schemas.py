@@ -16,14 +16,11 @@ from service.api.shared.schemas import (
     ContextFields,
     DeadlineMs,
     Documents,
-    LogitBias,
     Messages,
-    MinP,
     ModelReference,
-    Penalty,
     Priority,
-    Repetition,
     RequestIdText,
+    SamplingFields,
     Sequences,
     SessionId,
     StopOrStops,
@@ -31,7 +28,6 @@ from service.api.shared.schemas import (
     TokenId,
     Tokens,
     TopP,
-    TypicalP,
     UserText,
     Wire,
     unsupported,
@@ -46,7 +42,7 @@ BESIDE_CHOICES = frozenset({"truncate", "adapter_id"})
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
 
 
-class Parameters(Wire):
+class Parameters(SamplingFields):
     """The parameters of an answer. As in TGI, decoding is greedy unless `do_sample` is true or a field that shapes
     sampling is given (`temperature`, or `top_p`, `typical_p` below 1, `top_k`, `min_p` above 0); `temperature` 0 is
     always greedy."""
@@ -67,12 +63,6 @@ class Parameters(Wire):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    min_p: MinP | None = None
-    typical_p: TypicalP | None = None
-    repetition_penalty: Repetition | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
     stop: StopOrStops | None = None
     include_stop: bool | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None

@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.protocol.messages import BOUNDS, Request, SamplingParams
 
-MAX_TEMPERATURE: Final = 1e4
-MIN_REPETITION_PENALTY: Final = 1e-4
-MAX_REPETITION_PENALTY: Final = 1e4
-MAX_PENALTY: Final = 1e4
 MAX_BIAS: Final = 1e4
 
 
@@ -32,13 +28,7 @@ def check_params(params: SamplingParams) -> None:
     """Raises ValueError, which names the field, for a value out of range. A NaN is in no range."""
     p = params
     for name, value, low, high in (
-        ("temperature", p.temperature, 0.0, MAX_TEMPERATURE),
-        ("top_p", p.top_p, 0.0, 1.0),
-        ("min_p", p.min_p, 0.0, 1.0),
-        ("typical_p", p.typical_p, 0.0, 1.0),
-        ("repetition_penalty", p.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
-        ("frequency_penalty", p.frequency_penalty, -MAX_PENALTY, MAX_PENALTY),
-        ("presence_penalty", p.presence_penalty, -MAX_PENALTY, MAX_PENALTY),
+        *((name, getattr(p, name), low, high) for name, (low, high) in BOUNDS.items()),
         *(("logit_bias", bias, -MAX_BIAS, MAX_BIAS) for _, bias in p.logit_bias),
     ):
         if not low <= value <= high:
@@ -49,7 +39,6 @@ def check_params(params: SamplingParams) -> None:
         raise ValueError("pooling ends with the prompt: max_tokens must be 0, without prompt_logprobs and grammar")
     for name, count in (
         ("max_tokens", p.max_tokens),
-        ("top_k", p.top_k),
         ("logprobs", p.logprobs or 0),
         ("prompt_logprobs", p.prompt_logprobs or 0),
         ("prompt_logprobs_start - 1", p.prompt_logprobs_start - 1),

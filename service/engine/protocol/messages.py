@@ -7,9 +7,10 @@ tensors. All times are seconds of `time.monotonic()`, which is one clock for eve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +41,12 @@ class Pooling(StrEnum):
     CLS = "cls"  # the first token's
 
 
+def _within(neutral: float, least: float, most: float = math.inf) -> Any:
+    """Returns the field of a parameter that shapes a distribution: `neutral` switches it off, and the engine can
+    compute with what lies from `least` to `most`."""
+    return field(default=neutral, metadata={"bounds": (least, most)})
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. The API refuses bad values by name; `EngineCore.add` checks once more (see
@@ -50,16 +57,16 @@ class SamplingParams:
     the logits alone.
     """
 
-    max_tokens: int
+    max_tokens: int = 0
     min_tokens: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    temperature: float = _within(0.0, 0.0, 1e4)
+    top_p: float = _within(1.0, 0.0, 1.0)
+    top_k: int = _within(0, 0)
+    min_p: float = _within(0.0, 0.0, 1.0)
+    typical_p: float = _within(1.0, 0.0, 1.0)
+    repetition_penalty: float = _within(1.0, 1e-4, 1e4)
+    frequency_penalty: float = _within(0.0, -1e4, 1e4)
+    presence_penalty: float = _within(0.0, -1e4, 1e4)
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     stop_token_ids: tuple[int, ...] = ()
@@ -75,6 +82,15 @@ class SamplingParams:
     grammar: str = ""
     """What the output must look like, in llguidance's language; "" is anything. The sequence ends with STOP when the
     grammar is complete."""
+
+
+NEUTRAL: Final[dict[str, Any]] = {
+    each.name: each.default for each in fields(SamplingParams) if "bounds" in each.metadata
+}
+"""The parameters that shape a distribution, with the values that switch them off."""
+BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    each.name: each.metadata["bounds"] for each in fields(SamplingParams) if each.name in NEUTRAL
+}
 
 
 @dataclass(frozen=True, slots=True)

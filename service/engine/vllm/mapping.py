@@ -13,18 +13,30 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from service.engine.protocol.messages import MIN_TEMPERATURE, EngineConfig, FinishReason, Limit, Request, TokenLogprobs
+from service.engine.protocol.messages import (
+    MIN_TEMPERATURE,
+    NEUTRAL,
+    EngineConfig,
+    FinishReason,
+    Limit,
+    Request,
+    TokenLogprobs,
+)
 
 DTYPES: Final = {"bf16": "bfloat16", "fp32": "float32"}
 FINISHED: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 MAX_LOGPROBS: Final = 20
+TAKEN: Final = frozenset(
+    {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"}
+)
+"""The parameters that shape a distribution in `sampling`."""
 LIMITS: Final = (
-    Limit("typical_p", 1.0, 1.0),
+    *(Limit(name, neutral, neutral) for name, neutral in NEUTRAL.items() if name not in TAKEN),
     Limit("temperature", 0.0, 2.0),
     Limit("frequency_penalty", -2.0, 2.0),
     Limit("presence_penalty", -2.0, 2.0),
 )
-"""Of vLLM's sampling parameters, as its 0.32 checks them; `typical_p` it does not have."""
+"""Of vLLM's sampling parameters, as its 0.32 checks them; those that it does not have are off."""
 HIGHEST_PRIORITY: Final = 9
 RANK: Final = "service.engine.vllm.rank.Rank"
 """What vLLM's ranks get besides their own methods, by name: vLLM imports it in each of them."""

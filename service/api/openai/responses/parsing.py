@@ -9,10 +9,11 @@ from typing import Any
 from service.api.openai.chat import reasoning_of
 from service.api.openai.responses.items import messages_of
 from service.api.openai.responses.schemas import FunctionChoice, InputFields, JsonFormat, ResponseBody
+from service.api.shared.sampling import sampling_of
 from service.api.shared.tools import use_of
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
-from service.generation.request import GenerationRequest, Sampling, SessionTurn
+from service.generation.request import GenerationRequest, SessionTurn
 from service.text.grammars import Grammar
 from service.text.messages import Message
 from service.text.tools import ToolUse
@@ -23,11 +24,8 @@ def parse(body: ResponseBody, before: tuple[Message, ...] = (), turn: SessionTur
     in its conversation."""
     return replace(
         parse_input(body, before, turn),
-        sampling=Sampling(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            seed=body.seed,
-        ),
+        sampling=sampling_of(body, temperature=1.0 if body.temperature is None else body.temperature),
+        seed=body.seed,
         max_new_tokens=body.max_output_tokens,
         logprobs=(body.top_logprobs or 0) if body.include else None,
         priority=body.priority or 0,
