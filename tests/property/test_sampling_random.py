@@ -10,15 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from service.engine.process.validation import (
-    MAX_BIAS,
-    MAX_PENALTY,
-    MAX_REPETITION_PENALTY,
-    MAX_TEMPERATURE,
-    MIN_REPETITION_PENALTY,
-    check_params,
-)
-from service.engine.protocol.messages import FinishReason, SamplingParams
+from service.engine.process.validation import MAX_BIAS, check_params
+from service.engine.protocol.messages import BOUNDS, NEUTRAL, FinishReason, SamplingParams
 from service.engine.runner.sampling.native import NativeSampling
 from service.engine.runner.sampling.reference import TorchSampling
 from service.engine.runner.sampling.row import SamplerRow
@@ -43,18 +36,15 @@ def params(wild: bool) -> st.SearchStrategy[SamplingParams]:
         return inside | WILD if wild else inside
 
     ids = st.integers(-1, VOCABULARY) if wild else st.integers(0, VOCABULARY - 1)
+    shaping = {
+        name: number(*bounds, 0.7 if name == "temperature" else NEUTRAL[name]) for name, bounds in BOUNDS.items()
+    }
+    shaping["top_k"] = st.integers(-2 if wild else 0, 400) | COUNTS
     return st.builds(
         SamplingParams,
         max_tokens=st.integers(0, 4),
         min_tokens=st.integers(0, 4),
-        temperature=number(0, MAX_TEMPERATURE, 0.7),
-        top_p=number(0, 1, 1.0),
-        top_k=st.integers(-2 if wild else 0, 400) | COUNTS,
-        min_p=number(0, 1, 0.0),
-        typical_p=st.just(1.0) | number(0, 1, 1.0),
-        repetition_penalty=number(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY, 1.0),
-        frequency_penalty=number(-MAX_PENALTY, MAX_PENALTY, 0.0),
-        presence_penalty=number(-MAX_PENALTY, MAX_PENALTY, 0.0),
+        **shaping,
         logit_bias=st.lists(st.tuples(ids, number(-MAX_BIAS, MAX_BIAS, 1.0)), max_size=3).map(tuple),
         seed=st.integers(-(2**63), 2**64 - 1),
         stop_token_ids=st.lists(st.integers(-1, VOCABULARY), max_size=3).map(tuple),
