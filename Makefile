@@ -82,7 +82,7 @@ bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) a
 	@BENTOML_DO_NOT_TRACK=true $(BIN)/bentoml build
 
 demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended
-	$(BIN)/python -m models.demo.train --preset $(or $(PRESET),cpu) --out $(or $(OUT),demo-model) --resume
+	$(BIN)/python -m recipe.train --preset $(or $(PRESET),cpu) --out $(or $(OUT),demo-model) --resume
 
 screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and docs from a running service (needs Chromium)
 	$(BIN)/python docs/images/screenshots.py

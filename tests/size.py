@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 Graph = dict[str, set[str]]
-CODE = ("service", "models", "loadtest", "tests")
+CODE = ("service", "models", "recipe", "loadtest", "tests")
 DOCUMENTS = ("README", "CONTRIBUTING", "CHANGELOG")
 
 

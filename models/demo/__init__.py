@@ -1,1 +1,1 @@
-"""The demo model: a small Llama for a lunch-box shop, its seeded corpus, its training and its measured recall."""
+"""The demo model: a small Llama for a lunch-box shop, with its weights, its dialogues and its recall table."""

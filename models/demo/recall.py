@@ -1,6 +1,6 @@
 """The recall table says how often a model finds a fact of its window, on values that training never saw.
 
-`cases` and `table` know no engine. `models.demo.measure` asks transformers, and `dosirak recall` asks the serving
+`cases` and `table` know no engine. `recipe.measure` asks transformers, and `dosirak recall` asks the serving
 engine.
 """
 

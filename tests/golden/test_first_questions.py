@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from models.demo.held_out.checks import is_garbage, is_right
-from models.demo.held_out.dialogues import Asks
 from models.imports.starter import WEIGHTS
+from recipe.held_out.checks import is_garbage, is_right
+from recipe.held_out.dialogues import Asks
 
 UNSTATED = (
     *("영업시간이 어떻게 돼요?", "몇 시까지 해요?", "주차돼요?", "와이파이 비밀번호가 뭐예요?", "배달비 얼마예요?"),

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 from models.demo import wording
 from models.demo.dialogue import Dialogue, Message
-from models.demo.encoding import encode, pieces
 from models.demo.grammar import dialogue
 from models.demo.lexicon import Split, split_of
 from models.demo.recall import CELLS, cases, is_right
 from models.demo.speech import FILLERS, WORDINGS, Fact, Speech, answer
 from models.demo.wording import options
+from recipe.encoding import encode, pieces
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "demo" / "weights"
 CONTROL = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}

@@ -30,9 +30,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 def shipped(repository: Repository) -> Report:
     report = repository.report(repository.get("demo", "2"))
-    assert report is not None, (
-        f"{REPORT.name} is not of the shipped weights: measure them again (models/demo/README.md)"
-    )
+    assert report is not None, f"{REPORT.name} is not of the shipped weights: measure them again (recipe/README.md)"
     return report
 
 
