@@ -17,8 +17,7 @@ import yaml
 from bentoml.exceptions import BentoMLException
 
 from service.api.bento.image import DATA
-from tests.e2e.bento import Bento, build, environment
-from tests.e2e.image import containerize, install, steps
+from tests.e2e.bento import Bento, build, containerize, environment, steps
 from tests.e2e.server import ROOT, Server, free_port, python, running
 from tests.published import with_demo
 
@@ -229,24 +228,3 @@ def test_containerize_hands_docker_the_model_and_every_step(bento: Bento, tmp_pa
     assert [step for step in steps(context) if "python src/" in step] == [
         "python src/service/engine/runner/native/build.py --strict"
     ]
-
-
-@pytest.mark.nightly
-def test_the_image_installed_by_hand_serves_bentomls_client(bento: Bento, tmp_path: Path) -> None:
-    """All of its packages into a new environment, its kernels compiled, its entry point, its own copy of the model."""
-    context = containerize(bento, tmp_path / "context")
-    environment_of = install(context)
-    listed = subprocess.run(
-        [environment_of / "bin" / "python", "-I", "-m", "pip", "list"], capture_output=True, text=True, check=True
-    )
-    assert not [name for name in ("pytest", "mypy", "locust", "dosirak") if name in listed.stdout]
-    port, home = free_port(), tmp_path / "home"
-    home.mkdir()
-    command = ["bash", str(context / "env" / "docker" / "entrypoint.sh"), "serve", "--port", str(port)]
-    variables = environment(home, BENTOML_HOST="127.0.0.1", BENTO_PATH=str(context), PYTHONPATH="", HOME=str(home))
-    variables["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-    with running(command, home / "data", tmp_path / "serve.log", port, cwd=context, **variables) as server:
-        with bentoml.SyncHTTPClient(server.url) as client:
-            assert client.generate(prompt=PROMPT, max_new_tokens=8)["model"] == "demo:2"
-        info = httpx.get(f"{server.url}/info", timeout=60).text
-        assert "native kernels" in info, info

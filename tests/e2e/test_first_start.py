@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -149,28 +148,6 @@ def test_piped_the_answer_has_its_own_lines_and_the_log_is_json(served: Server) 
     assert {"deployment_ready", "request"} <= {each["event"] for each in records}
 
 
-def test_the_shown_command_runs_as_typed(served: Server) -> None:
-    block_until(lambda: "  curl " in served.log.read_text())
-    line = next(line for line in served.log.read_text().splitlines() if line.startswith("  curl "))
-    assert sensible(run(line.strip()))
-
-
-def test_a_browser_is_led_somewhere(served: Server) -> None:
-    with served.client() as client:
-        page = client.get("/", headers={"Accept": "text/html"})
-        assert page.status_code == 200 and "demo:2" in page.text and "native kernels" in page.text
-        assert sensible(run(client.get("/").json()["example"]["curl"]))
-
-
-@pytest.mark.parametrize("variables", [{}, {"DOSIRAK_HOST": "localhost"}], ids=["as set", "by name"])
-def test_a_port_that_is_taken(served: Server, data_dir: Path, variables: dict[str, str]) -> None:
-    port = served.url.rpartition(":")[2]
-    environment = {**os.environ, **variables, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": port}
-    ended = subprocess.run(SERVE, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1 and "Traceback" not in ended.stdout + ended.stderr
-    assert f"error: port {port} is taken by a Dosirak that already serves there: end it, or choose" in ended.stdout
-
-
 @pytest.mark.parametrize(
     ("variables", "status", "told"),
     [
@@ -203,37 +180,6 @@ def test_a_demo_model_that_cannot_be_published_ends_the_start(tmp_path: Path) ->
     assert "the first models could not be published: " in ended.stderr
     assert "error: there is no default model: the lines above say why" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr
-
-
-def copied(target: Path, *kernels: str) -> Path:
-    """The sources, with these kernels alone."""
-    for package in ("service", "models"):
-        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "built"))
-    built = Path("service", "engine", "runner", "native", "built")
-    (target / built).mkdir()
-    for name in kernels:
-        for library in (ROOT / built).glob(f"{name}-*.so"):
-            shutil.copy(library, target / built)
-    return target
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("kernels", "told"),
-    [
-        ((), "install a C++ compiler (g++) where there is none, run `python -m service.engine.runner.native.build`"),
-        pytest.param(("portable",), "has no AVX2", marks=pytest.mark.nightly),
-    ],
-)
-def test_without_fast_kernels_it_serves_and_says_so(
-    data_dir: Path, served: Server, tmp_path: Path, kernels: tuple[str, ...], told: str
-) -> None:
-    with at_a_terminal(data_dir, free_port(), copied(tmp_path / "copy", *kernels)) as terminal:
-        assert sensible(run(command_of(terminal)))
-        warnings = [line for line in terminal.lines if "several times slower" in line]
-        assert len(warnings) == 1 and told in warnings[0]
-        terminal.type(CTRL_C)
-        assert terminal.wait() == 130
 
 
 def test_sigterm_ends_it_quietly(data_dir: Path, served: Server) -> None:

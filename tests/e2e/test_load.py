@@ -78,10 +78,3 @@ def test_a_rollout_is_promoted_under_load_and_undone_after_it(served: Server, tm
     with served.client() as client:
         assert client.get(alias).json()["version"] == "2"
         assert client.get(f"{alias}/rollout").json()["rollout"] is None
-
-
-@pytest.mark.nightly
-def test_an_action_that_would_change_nothing_is_refused(served: Server, tmp_path: Path) -> None:
-    (tmp_path / "moves.toml").write_text(MOVES.replace('candidate = "1"', 'candidate = "2"'))
-    done = run(tmp_path / "moves.toml", served.url, tmp_path / "out")
-    assert done.returncode == 2 and "demo@production points to version 2 already" in done.stdout, done.stdout

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from loadtest.fake_server import FakeServer
-from tests.e2e.server import ROOT, free_port, python
+from tests.e2e.server import ROOT, python
 from tests.proxies import Proxy, listening
 from tests.waiting import block_until
 
@@ -42,26 +41,6 @@ ttft_p50_ms = 120
 tokens_per_second = 100
 [worse_by]
 ttft_p50_ms = 5
-"""
-CLOSED = """
-name = "closed"
-[load]
-kind = "closed"
-users = 8
-think_seconds = [0.01, 0.05]
-warmup_seconds = 0.5
-seconds = 2
-min_samples = 20
-[[requests]]
-route = "/generate"
-turns = 3
-max_new_tokens = 6
-[[requests]]
-route = "/v1/completions"
-prompts = 3
-max_new_tokens = 6
-[limits]
-failed_ratio = 0
 """
 
 
@@ -153,70 +132,6 @@ def test_a_late_first_byte_breaks_a_limit_by_name(url: str, scenario: Path, tmp_
     assert_recounted(tmp_path / "out")
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("failure", ["status", "close"])
-def test_five_percent_of_failures_break_a_limit_by_name(url: str, scenario: Path, tmp_path: Path, failure: Any) -> None:
-    proxy = Proxy(url, share=0.05, failure=failure)
-    with listening(proxy.start) as address:
-        done = run(scenario, address, tmp_path / "out")
-    assert done.returncode == 1 and broken(tmp_path / "out") == ["failed_ratio"], done.stdout
-    lines = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert sum(bool(line["error"]) for line in lines) == proxy.failed > 0
-    assert_recounted(tmp_path / "out")
-
-
-@pytest.mark.nightly
-def test_users_with_pauses_chats_and_batches(url: str, tmp_path: Path) -> None:
-    path = tmp_path / "closed.toml"
-    path.write_text(CLOSED)
-    done = run(path, url, tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    samples = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert {(each["route"], each["tokens"]) for each in samples} == {("/generate", 6), ("/v1/completions", 18)}
-    assert len({each["id"] for each in samples}) == len(samples)
-    assert_recounted(tmp_path / "out")
-
-
-@pytest.mark.nightly
-def test_latency_begins_at_the_scheduled_time(url: str, scenario: Path, tmp_path: Path) -> None:
-    """One user cannot send 50 requests a second to answers of 30 ms: each waits for its turn, and the wait counts."""
-    scenario.write_text(SCENARIO.replace("rate = 50", "rate = 50\nusers = 1"))
-    done = run(scenario, url, tmp_path / "out")
-    assert done.returncode == 1 and "ttft_p50_ms" in broken(tmp_path / "out"), done.stdout
-    assert figures_of(tmp_path / "out")["figures"]["send_delay_p99_ms"] > 500
-
-
-@pytest.mark.nightly
-def test_a_baseline_is_compared(url: str, scenario: Path, good: Path, tmp_path: Path) -> None:
-    scenario.write_text(SCENARIO.replace("ttft_p50_ms = 120", "ttft_p50_ms = 9000").replace("= 5\n", "= 0.5\n"))
-    with listening(Proxy(url, delay=0.15).start) as address:
-        done = run(scenario, address, tmp_path / "second", "--baseline", str(good))
-    assert done.returncode == 1 and "by the baseline" in done.stdout, done.stdout
-    assert [each["against"] for each in figures_of(tmp_path / "second")["limits"] if not each["holds"]] == ["baseline"]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("wrong", ["key", "limit", "scenario", "host", "target", "load", "missing", "out"])
-def test_what_is_refused_sends_nothing(
-    fake: FakeServer, url: str, scenario: Path, good: Path, tmp_path: Path, wrong: str
-) -> None:
-    words = list[str]()
-    out = tmp_path / "out"
-    if wrong in ("key", "limit"):
-        added = {"key": "[load]\nrates = 2", "limit": "[limits]\nttft_p96_ms = 3"}[wrong]
-        scenario.write_text(SCENARIO.replace(added.split("\n")[0], added))
-    elif wrong == "out":
-        out.write_text("a file")
-    else:
-        words = ["--baseline", str(tmp_path / "baseline")]
-        if wrong != "missing":
-            spoiled_baseline(good, tmp_path / "baseline", wrong)
-    done = run(scenario, url, out, *words)
-    assert done.returncode == 2 and done.stdout.startswith("not measured: "), done.stdout
-    assert len(done.stdout.splitlines()) == 1 and not done.stderr
-    assert fake.requests == 0
-
-
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run that holds."""
@@ -225,35 +140,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with listening(FakeServer().start) as address:
         assert run(directory / "short.toml", address, directory / "out").returncode == 0
     return directory / "out"
-
-
-def spoiled_baseline(good: Path, directory: Path, wrong: str) -> None:
-    """A result of a good run in which one thing is another's."""
-    directory.mkdir()
-    made = figures_of(good)
-    changes: dict[str, dict[str, Any]] = {
-        "scenario": {"scenario": "chat"},
-        "load": {"scenario_digest": "0"},
-        "host": {"host": {**made["host"], "processor": "another"}},
-        "target": {"target": "10.0.0.7"},
-    }
-    (directory / "figures.json").write_bytes(msgspec.json.encode(made | changes[wrong]))
-
-
-@pytest.mark.nightly
-def test_no_server_too_few_samples_and_an_action_that_the_server_does_not_know(
-    url: str, scenario: Path, tmp_path: Path
-) -> None:
-    done = run(scenario, f"http://127.0.0.1:{free_port()}", tmp_path / "out")
-    assert done.returncode == 2 and "no server answers at http://127.0.0.1:" in done.stdout
-    scenario.write_text(SCENARIO + '[[actions]]\nkind = "promote"\nat_seconds = 1\nmodel = "demo"\nversion = "1"\n')
-    done = run(scenario, url, tmp_path / "out")
-    assert done.returncode == 2 and "the scenario's actions need GET /v1/repository" in done.stdout
-    few = CLOSED.replace("users = 8", "users = 1").replace("min_samples = 20", "min_samples = 5000")
-    scenario.write_text(few)
-    done = run(scenario, url, tmp_path / "out")
-    assert done.returncode == 2 and "requests count, and the scenario needs 5000" in done.stdout
-    assert figures_of(tmp_path / "out")["verdict"] == "not measured"
 
 
 def test_a_run_that_is_ended_says_so(fake: FakeServer, url: str, scenario: Path, tmp_path: Path) -> None:

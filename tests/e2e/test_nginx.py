@@ -111,28 +111,6 @@ async def test_a_chat_stays_with_one_instance_and_other_requests_go_to_both(worl
         assert {who(each) for each in others} == {"one", "two"}
 
 
-async def test_a_stored_chat_does_not_depend_on_its_instance(world: World) -> None:
-    async with world.client() as client:
-        session = (await client.post("/v1/sessions", json={})).json()["id"]
-        for turn in range(6):
-            asked = {"session_id": session, "messages": [{"role": "user", "content": f"turn {turn}"}]}
-            headers = {"X-Session-Id": f"elsewhere-{turn}"}
-            answer = await client.post(
-                "/generate", json={**asked, "parameters": {"max_new_tokens": 2}}, headers=headers
-            )
-            assert answer.status_code == 200
-        told = (await client.get(f"/v1/sessions/{session}/messages")).json()["data"]
-    assert [each["content"] for each in told if each["role"] == "user"] == [f"turn {turn}" for turn in range(6)]
-
-
-async def test_request_ids_pass_and_are_made(world: World) -> None:
-    async with world.client() as client:
-        given = await say(client, X_Request_Id="my-own.id:1")
-        made = await say(client)
-    assert given.headers["x-request-id"] == "my-own.id:1"
-    assert world.nginx.attempts(made.headers["x-request-id"]) == 1, "the access log has the server's id"
-
-
 async def test_a_body_past_the_setting_gets_the_servers_sentence(world: World) -> None:
     async with world.client() as client:
         refused = await client.post("/generate", json={"inputs": "x" * (3 << 19)})

@@ -66,31 +66,6 @@ def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> 
             assert unary["model"] == model and unary["usage"]["completion_tokens"] == 48
 
 
-@pytest.mark.nightly
-def test_a_long_chat_is_cut_as_its_preview_says(served: Server) -> None:
-    command = python(
-        "-m", "loadtest.longchat", "--url", served.url, "--turns", "24", "--words", "120", "--ways", "by cost", "slides"
-    )
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert "48 receipts, all as previewed and recounted" in shown.stdout
-
-
-def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
-    """Started answers are replayed: the stream is the same as an undisturbed one."""
-    asked = body(max_new_tokens=1500, temperature=0.9, seed=11)
-    with served.client() as client:
-        undisturbed = stream(client, asked)
-        engine = served.engine()
-        killer = threading.Timer(0.3, engine.kill)
-        killer.start()
-        disturbed = stream(client, asked)
-        killer.join()
-    block_until(lambda: not alive([engine]))
-    assert text_of(disturbed) == text_of(undisturbed)
-    assert served.engine().pid != engine.pid
-
-
 def test_a_vanished_client_frees_its_blocks(served: Server) -> None:
     with served.client() as client, served.client() as leaver:
 
@@ -160,17 +135,3 @@ def test_an_open_address_without_a_key_is_refused() -> None:
     )
     assert ended.returncode == 2
     assert "DOSIRAK_ADMIN_KEY" in ended.stdout
-
-
-@pytest.mark.nightly
-def test_with_a_key_only_the_two_probes_answer_without_it(data_dir: Path, served: Server, tmp_path: Path) -> None:
-    """BentoML's own routes included."""
-    command = python("-m", "bentoml", "serve", "service.bento:Dosirak")
-    with (
-        running(command, data_dir, tmp_path / "log", free_port(), DOSIRAK_ADMIN_KEY="secret") as server,
-        server.client() as client,
-    ):
-        for path in ("/healthz", "/schema.json", "/metrics", "/info", "/docs", "/v1/models", "/nowhere"):
-            assert client.get(path).status_code == 401, path
-        assert {client.get(path).status_code for path in ("/livez", "/readyz")} == {200}
-        assert client.post("/generate", json=body(), headers={"Authorization": "Bearer secret"}).status_code == 200

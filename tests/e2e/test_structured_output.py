@@ -81,45 +81,6 @@ def check_all(server: Server, asked: list[tuple[str, int]]) -> Counter[str]:
     return Counter(reasons)
 
 
-def test_there_are_fifty_schemas() -> None:
-    assert len(SCHEMAS) == 50
-
-
-def plain(**asked: Any) -> dict[str, Any]:
-    """A body that asks for an order at temperature 1."""
-    return {**body_of("order", 5), **asked}
-
-
-def answered(server: Server, body: dict[str, Any]) -> list[Answer]:
-    """The choices of a whole answer."""
-    with server.client(timeout=300) as client:
-        answer = client.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    choices = answer.json()["choices"]
-    assert [each["index"] for each in choices] == list(range(len(choices)))
-    return [(each["message"]["content"], each["finish_reason"]) for each in choices]
-
-
-def test_several_answers_keep_one_grammar(served: Server) -> None:
-    """Each follows it by itself: they differ, and the first is that of one alone."""
-    several = answered(served, plain(n=4))
-    assert answered(served, plain()) == several[:1] and len(set(several)) > 1
-    for text, reason in several:
-        assert reason == "stop" and fits_schema(SCHEMAS["order"], json.loads(text)), text
-
-
-def test_a_stop_string_cuts_an_answer_with_a_grammar(served: Server) -> None:
-    """Among certain tokens, before and behind them; the text before it stays, streamed or not."""
-    for several in (1, 3):
-        whole_answers = answered(served, plain(n=several))
-        for stop in ('", "count', "count", '": ', "}"):
-            wanted = [(text.partition(stop)[0], "stop") for text, _ in whole_answers]
-            assert all(stop in text for text, _ in whole_answers)
-            assert answered(served, plain(n=several, stop=[stop])) == wanted
-    with served.client(timeout=300) as client:
-        assert streamed(client, plain(stop=["count"])) == whole(client, plain(stop=["count"]))
-
-
 def test_an_answer_with_a_grammar_outlives_its_engine(served: Server) -> None:
     """The engine is killed at several places of a stream; the stream is that of an engine that lives."""
     body = {**body_of("long text", 3), "response_format": LONG, "stream": True}
@@ -144,12 +105,6 @@ def killed_at(place: int, server: Server, client: httpx.Client, body: dict[str, 
                     reason = choice["finish_reason"] or reason
     assert count > place
     return text, reason
-
-
-def test_some_answers_fit(served: Server) -> None:
-    names = list(SCHEMAS)
-    found = check_all(served, [(name, seed) for seed, name in enumerate(names[1::3])])
-    assert found["stop"] >= 14
 
 
 @pytest.mark.nightly

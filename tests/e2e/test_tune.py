@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,10 +14,9 @@ import pytest
 from loadtest.tuning import LOAD, compared
 from models.imports.importing import import_source
 from models.repository.repository import Repository
-from service.cli.settings_file import read_settings_file
 from service.evaluation.tuning.field import GRAINS
 from tests.checkpoints import save_llama
-from tests.e2e.server import ROOT, command_of, free_port, python, running
+from tests.e2e.server import ROOT, command_of, free_port, python
 from tests.waiting import block_until
 
 SCENARIO = """
@@ -55,30 +53,6 @@ def tuning(base: Path, port: int, *words: str, model: str = "tiny") -> subproces
     return subprocess.Popen(
         [*command, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-
-
-@pytest.mark.nightly
-def test_a_server_starts_with_what_was_written_and_keeps_tune_away(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")  # the file has it
-    port, file = free_port(), data / "t.env"
-    said, _ = (done := tuning(data, port, "--seconds", "90", "--json")).communicate(timeout=240)
-    assert done.returncode == 0, said
-    found = json.loads(said)
-    assert found["chosen"]["figures"]["tokens_per_second"] > 0 and not found["out"]
-    written = {name: line.value for name, line in read_settings_file(file).items()}
-    assert written == found["chosen"]["settings"]
-    command = python("-m", "service.cli", "serve", "--settings", str(file))
-    with running(command, data / "data", tmp_path / "serve.log", port) as server:
-        with server.client() as client:
-            shown = client.get("/info").json()["settings"]
-            deployed = client.get("/v1/deployments").json()["data"][0]
-        for name, value in written.items():
-            assert str(shown[name.removeprefix("DOSIRAK_").lower()]) == value
-        assert len(deployed["replicas"]) == int(written["DOSIRAK_REPLICAS"])
-        said, _ = (refused := tuning(data, port, "--seconds", "45")).communicate(timeout=120)
-        assert refused.returncode == 2 and "--anyway" in said and "end it first" in said
 
 
 @pytest.mark.nightly

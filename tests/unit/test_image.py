@@ -18,7 +18,6 @@ from models.repository.repository import Repository
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
-BUILD = DOCKER / "build-local.sh"
 TARGETS = ("api", "cpu", "cuda", "demo")
 PINNED = re.compile(r"^([\w.-]+)==([\w.+]+) \\$", re.MULTILINE)
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$", re.MULTILINE)
@@ -44,14 +43,6 @@ def lines_of(stage: str) -> str:
 def pins(*names: str) -> dict[str, str]:
     texts = [(DOCKER / "locks" / f"{name}.lock").read_text() for name in names]
     return {canonicalize_name(name): version for text in texts for name, version in PINNED.findall(text)}
-
-
-def test_every_stage_is_there_before_it_is_used() -> None:
-    seen = {"${PYTHON_IMAGE}", "scratch"}
-    for name, (base, text) in stages().items():
-        assert {base, *re.findall(r"--from=(\S+)", text)} <= seen, name
-        seen.add(name)
-    assert set(TARGETS) <= seen and stages()["default"][0] == "cpu", "what is built where no target is named"
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -95,31 +86,6 @@ def test_the_locks_are_the_requirements_with_hashes() -> None:
     for step in re.findall(r"^RUN .*?[^\\]$", DOCKERFILE, re.MULTILINE | re.DOTALL):
         if "install ${PIP_OPTIONS}" in step:
             assert "--require-hashes" in step and "--only-binary :all:" in step, step
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "name the file"),
-        (["--target", "gpu", "a.tar"], "cpu, api, demo or cuda"),
-        (["--target"], "name a target"),
-        (["--push", "a.tar"], "no option --push"),
-        (["a.tar", "b.tar"], "one ARCHIVE"),
-    ],
-)
-def test_wrong_words_of_the_build_are_refused(words: list[str], told: str) -> None:
-    done = subprocess.run([BUILD, *words], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2 and told in done.stderr, done.stderr
-
-
-def test_a_machine_without_the_tools_is_told_which(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    for name in ("bash", "dirname", "env"):
-        (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")
-    environment = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
-    command = [tmp_path / "bin" / "bash", BUILD, tmp_path / "a.tar"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2 and "missing here: buildah debootstrap; on Debian: apt-get install" in done.stderr
 
 
 def test_what_an_import_needs_is_not_trimmed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.runner import html_page, markdown, result, sample
+from loadtest.runner import html_page, result, sample
 from loadtest.runner.address import parse_address
 from loadtest.runner.figures import figures
 from loadtest.runner.judging import Check, checks, verdict
@@ -179,13 +178,6 @@ def test_the_page_is_one_file_and_escapes_what_others_say() -> None:
     assert page.count("<svg") == 3 and "ttft_p95_ms is 120" in page and "promoted to version 1" in page
 
 
-def test_the_markdown_has_limits_figures_and_where_they_are_from() -> None:
-    page = markdown.page(a_result())
-    assert "| ttft_p95_ms | 120 | at most 100 | **no** |" in page and "| itl_p50_ms against the baseline | – |" in page
-    for fact in ("Host: a processor", "Commit: abc1234", "Command: `python", "Date: 2026", "Baseline: commit before"):
-        assert fact in page
-
-
 @given(st.lists(st.binary(min_size=1, max_size=9).map(lambda b: b.hex().encode()), max_size=6), st.data())
 def test_events_are_found_in_any_pieces(texts: list[bytes], data: st.DataObject) -> None:
     end = data.draw(st.sampled_from([b"\n", b"\r\n"]))
@@ -219,12 +211,6 @@ def test_a_stream_of_openais_dialect() -> None:
     reply.events.append((9.0, b"data: [DONE]"))
     answer = read(reply)
     assert not answer.error and answer.token_times == [1.0] and answer.tokens == 1
-
-
-def test_an_answer_of_many_prompts() -> None:
-    body = {"model": "demo:2", "choices": [{"text": "a"}, {"text": "b"}], "usage": LAST["usage"]}
-    answer = read(Reply(status=200, headers={"content-type": "application/json"}, body=json.dumps(body).encode()))
-    assert not answer.error and not answer.token_times and answer.tokens == 2
 
 
 @pytest.mark.parametrize(

@@ -163,15 +163,6 @@ def test_a_disk_too_small_for_the_demo_model_says_the_numbers(tmp_path: Path) ->
     assert "has 3.1 MB free and the demo model needs" in done.stdout and "Traceback" not in done.stderr
 
 
-@pytest.mark.nightly
-def test_a_disk_that_fills_up_while_the_demo_model_is_published(tmp_path: Path) -> None:
-    done = on_a_small_disk(
-        "3m", f"\"$PYTHON\" -m models.imports.starter '{tmp_path}'; echo $?; ls '{tmp_path}/models/demo'", tmp_path
-    )
-    assert done.stdout.splitlines()[0] == "1", "and nothing half is left"
-    assert "the disk of the data directory is full; make room" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_little_space_is_a_warning(tmp_path: Path) -> None:
     publish(Repository(tmp_path), "one", "other")
     program = (

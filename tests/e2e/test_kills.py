@@ -1,4 +1,5 @@
-"""Sessions through the real service: after SIGKILLs each turn is there, once, in order and whole; `dosirak chat`."""
+"""Real servers whose processes are killed: no answer fails, and each acknowledged turn is there, once, in order and
+whole."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest import engine_kills
 from loadtest.crashes import Plan, run
 from tests import nginx
 from tests.e2e.server import ROOT, Server, python
@@ -59,3 +61,19 @@ def test_chat_from_a_pipe(served: Server) -> None:
     assert "김무슬" in answers[1]
     assert history[1::2] == [f"{2 * at + 2} assistant: {answer}" for at, answer in enumerate(answers)]
     assert ended.stderr == ""
+
+
+@pytest.mark.nightly
+async def test_a_few_kills_under_load(served: Server, data_dir: Path) -> None:
+    """On the data of the shared server, which holds the model already."""
+    outcome = await engine_kills.run(kills=4, seconds=8, clients=6, data_dir=data_dir)
+    assert not outcome.wrong
+    assert (outcome.kills, outcome.answered >= 6) == (4, True)
+    assert outcome.probes["503 restarting"] and outcome.probes["200 ready"]
+
+
+@pytest.mark.nightly
+async def test_twenty_kills_in_two_minutes(tmp_path: Path) -> None:
+    outcome = await engine_kills.run(kills=20, seconds=120, clients=16, data_dir=tmp_path / "data")
+    assert not outcome.wrong
+    assert outcome.kills == 20 and outcome.answered > 100
