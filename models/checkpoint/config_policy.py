@@ -7,6 +7,7 @@ Imports transformers only inside functions, because that is slow and brings torc
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +22,8 @@ _REFUSED = {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_cod
 PACKING: Final = "quantization_config"
 """The key that says how a checkpoint's weights are packed."""
 MXFP4: Final = "mxfp4"
+_POSITIVE: Final = frozenset({"rope_theta", "rotary_emb_base", "rope_local_base_freq", "factor"})
+"""Keys of numbers that a model divides by or takes the logarithm of; epsilons are found by their endings."""
 _READ: Final = ("awq", "gptq", MXFP4)
 """The ways of packing whose weights an import makes plain."""
 _QUANTIZED = {PACKING, "compression_config"}
@@ -103,6 +106,7 @@ def accept(config: dict[str, object]) -> Accepted:
     The first of `architectures` must be transformers' own text-generation class for `model_type`; raises InvalidSource.
     """
     refuse_dangerous(config, "config.json")
+    _refuse_unusable(config)
     model_type, architectures = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str):
         raise InvalidSource("config.json needs a model_type, such as 'llama'")
@@ -121,6 +125,19 @@ def accept(config: dict[str, object]) -> Accepted:
     if has_encoder:
         kept["is_encoder_decoder"] = True
     return Accepted(kept, dropped, architectures[0], model_type, has_encoder)
+
+
+def _refuse_unusable(value: object) -> None:
+    """Raises InvalidSource for a number, at any depth, that no model can compute with."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if isinstance(item, float) and math.isnan(item):
+            raise InvalidSource(
+                f"config.json has NaN as {str(key)[:80]!r}; give the number that the model was made with"
+            )
+        is_positive = isinstance(key, str) and (key in _POSITIVE or key.endswith(("_eps", "epsilon")))
+        if is_positive and isinstance(item, int | float) and not 0 < item < math.inf:
+            raise InvalidSource(f"config.json has {item} as {str(key)[:80]!r}, which must be a number above 0")
+        _refuse_unusable(item)
 
 
 def _native_architectures(model_type: str) -> set[str]:

@@ -176,16 +176,25 @@ def _restore(
             raise InvalidSource("config.json is not what the manifest says it is")
         tokenizer_files.try_loading(staged)
         check_weights(staged)
-        if any(file.path in ADAPTER_FILES for file in told.files):
-            from models.weights import skeleton
-
-            adapters.check_kept(staged, skeleton.build(staged))
+        _check_fit(staged, told)
         facts = Facts(**{field.name: getattr(told, field.name) for field in fields(Facts)})
         manifest = repository.publish(staged, facts, name, version, {file.path: file.sha256 for file in told.files})
     if REPORT in source.files():
         with source.open(REPORT) as stream:
             repository.put_report(manifest, Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest))
     return manifest
+
+
+def _check_fit(staged: Path, told: Manifest) -> None:
+    """Raises InvalidSource where a restored version's weights are not those of its configuration. The quantized forms
+    are checked by their load."""
+    from models.weights import fit, skeleton
+
+    model = skeleton.build(staged)
+    if any(file.path in ADAPTER_FILES for file in told.files):
+        adapters.check_kept(staged, model)
+    elif told.precision not in QUANTIZED:
+        fit.check_tensors(staged, model)
 
 
 class _Import:
@@ -200,7 +209,7 @@ class _Import:
         self._notes: list[str] = []
 
     def publish(self, repository: Repository, name: str, version: str | None, author: str) -> Manifest:
-        from models.weights import skeleton
+        from models.weights import fit, skeleton
 
         self._copy()
         self._read_pooling()
@@ -210,6 +219,7 @@ class _Import:
         tensors = check_weights(self._staged)
         self._progress(0.6, "checking the architecture")
         model = skeleton.build(self._staged)
+        fit.check_tensors(self._staged, model)
         self._convert(tensors, model)
         facts = self._facts(accepted, model, author)
         return repository.publish(self._staged, facts, name, version, self._hashes)
@@ -267,10 +277,12 @@ class _Import:
     def _convert(self, tensors: Iterable[Tensor], model: "Skeleton") -> None:
         """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""
         from models.weights.conversion import convert_dtype, set_config_dtype
+        from models.weights.fit import check_finite
 
         wanted = _DTYPES[self._precision]
         found = {tensor.dtype for tensor in tensors} & FLOATS
         if found <= {wanted}:
+            check_finite(self._staged, part(self._progress, 0.6, 0.9))
             set_config_dtype(self._staged / "config.json", wanted)
             return
         self._notes.append(f"{'/'.join(sorted(found))} to {wanted}")

@@ -125,13 +125,15 @@ def load_model(
     Raises OSError or ValueError if files are missing or do not fit the config."""
     import transformers
 
+    from models.weights.fit import lacking
+
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
     if precision in QUANTIZED:
         model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
         with _without_adapter(Path(directory)) as base:
-            model = _family(_config(directory)).from_pretrained(
+            model, told = _family(_config(directory)).from_pretrained(
                 str(base),
                 dtype=dtype,
                 device_map="balanced" if room else {"": device},
@@ -139,7 +141,10 @@ def load_model(
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
+                output_loading_info=True,
             )
+        if told["missing_keys"]:
+            raise ValueError(lacking(told["missing_keys"]))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)

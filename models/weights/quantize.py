@@ -50,7 +50,7 @@ from models.errors import Conflict, InvalidSource
 from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.repository.repository import Repository
-from models.weights import gptq, skeleton
+from models.weights import fit, gptq, skeleton
 from models.weights.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns, second_moments
 from models.weights.conversion import (
     QUANTIZED_FORMAT,
@@ -121,6 +121,7 @@ def quantize(
     repository.fetch(parent)
     source = repository.path(parent)
     model = skeleton.build(source)
+    fit.check_tensors(source, model)
     group = _group_size(wanted, group_size)
     has_use = wanted == "llm-int8" or not model.is_encoder_decoder
     calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()

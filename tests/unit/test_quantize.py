@@ -180,11 +180,13 @@ def test_what_cannot_be_quantized(repository: Repository, tmp_path: Path) -> Non
 
 
 def test_weights_that_are_not_finite(repository: Repository, tmp_path: Path) -> None:
-    source = save_llama(tmp_path / "source")
-    weights = load_file(source / "model.safetensors")
+    """As an import of an earlier release published them."""
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    file = repository.path(parent) / "model.safetensors"
+    weights = load_file(file)
     weights["model.layers.0.mlp.up_proj.weight"][3, 5] = float("nan")
-    save_file(weights, source / "model.safetensors", {"format": "pt"})
-    parent = import_source(repository, str(source), "demo")
+    file.chmod(0o644)
+    save_file(weights, file, {"format": "pt"})
     with pytest.raises(InvalidSource, match="up_proj"):
         quantize(repository, parent)
     assert repository.versions("demo") == [parent]

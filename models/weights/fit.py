@@ -1,0 +1,85 @@
+"""Whether a checkpoint fits its configuration: its tensors are those of the model, none is missing, has another shape
+or no place, and all of their numbers are finite. The library fills what is missing at random and says so in its log
+alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers.utils import logging
+
+from models.errors import InvalidSource
+from models.manifest import ADAPTER_WEIGHTS
+from models.progress import Progress, silent
+from models.weights.conversion import finite
+from models.weights.skeleton import Skeleton
+
+_SHOWN = 3
+
+
+def check_tensors(directory: Path, model: Skeleton) -> None:
+    """Raises InvalidSource, which names tensors, where the floating weights in `directory` are not those of the model
+    that `config.json` describes. The library loads them to the meta device, so that names are converted and tied as in
+    a load; no weight is read."""
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    family: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        _, found = family.from_pretrained(
+            str(directory),
+            config=config,
+            device_map={"": "meta"},
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidSource(
+            f"The weights do not fit the model of config.json ({type(error).__name__}): save the model again"
+        ) from error
+    finally:
+        logging.set_verbosity(level)
+    if found["missing_keys"]:
+        raise InvalidSource(lacking(found["missing_keys"]))
+    if found["mismatched_keys"]:
+        name, stored, wanted = min(found["mismatched_keys"])
+        raise InvalidSource(
+            f"The tensor {name} has the shape {list(stored)}, and the model of config.json {list(wanted)}: take the "
+            "config.json that belongs to these weights"
+        )
+    if unread := [name for name in found["unexpected_keys"] if model.reads(name)]:
+        raise InvalidSource(
+            f"The weights hold {_names(unread)}, which the model of config.json does not have: take the config.json "
+            "that belongs to these weights, or save the model again with transformers' save_pretrained"
+        )
+
+
+def lacking(names: Iterable[str]) -> str:
+    """Returns the sentence about tensors that the model has and no file."""
+    return (
+        f"The weights lack {_names(names)}, which the model of config.json has: give the whole checkpoint, or the "
+        "config.json that belongs to these weights"
+    )
+
+
+def check_finite(directory: Path, progress: Progress = silent) -> None:
+    """Raises InvalidSource, which names the tensor, for a weight in `directory` that is NaN or infinite."""
+    paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
+    for number, path in enumerate(paths):
+        progress(number / len(paths), f"checking {path.name}")
+        with safe_open(path, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  # the file is no dictionary
+                finite(name, weights.get_tensor(name))
+
+
+def _names(names: Iterable[str]) -> str:
+    each = sorted(names)
+    more = f" and {len(each) - _SHOWN:,} more" if len(each) > _SHOWN else ""
+    return ", ".join(each[:_SHOWN]) + more
