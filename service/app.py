@@ -27,10 +27,9 @@ from service.api.deps import Service
 from service.api.edge import handlers
 from service.api.edge.auth import Auth
 from service.api.edge.cors import Cors
-from service.api.edge.draining import Drain
+from service.api.edge.draining import Drain, is_stopping
+from service.api.edge.handlers import unknown_route
 from service.api.edge.layer import Edge
-from service.api.edge.stopping import is_stopping
-from service.api.edge.unknown_route import unknown_route
 from service.api.http.encoding import event, line
 from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
 from service.api.openapi.document import document

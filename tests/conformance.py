@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.routing import Match
 
+from service.api.http.documented import NAMED
 from service.api.http.encoding import EVENT_STREAM, NDJSON
-from service.api.openapi.document import EVENTS
 from service.api.router import PARTS
 
 JSON = "application/json"
@@ -33,10 +33,10 @@ async def conforms(response: httpx.Response) -> None:
     if kind == EVENT_STREAM:
         name = declared[EVENT_STREAM]["schema"]["title"]
         for data in _events(text):
-            _adapter(_of_name(name)).validate_json(data)
+            _adapter(NAMED[name]).validate_json(data)
     elif kind == NDJSON and "$ref" in (schema := declared[NDJSON]["schema"]):
         for line in _lines(text):
-            _adapter(_of_name(schema["$ref"].rsplit("/", 1)[1])).validate_json(line)
+            _adapter(NAMED[schema["$ref"].rsplit("/", 1)[1]]).validate_json(line)
     elif kind == JSON:
         assert route.response_model is not None, f"{route.path} does not declare its answer"
         _adapter(route.response_model).validate_json(text)
@@ -68,10 +68,6 @@ def _events(text: str) -> list[str]:
 def _lines(text: str) -> list[str]:
     """Each line but an error."""
     return [line for line in text.splitlines() if not line.lstrip().startswith('{"error":')]
-
-
-def _of_name(name: str) -> Any:
-    return next(each for each in EVENTS if each.__name__ == name)
 
 
 @cache

@@ -15,30 +15,23 @@ from service.api.anthropic import routes as anthropic
 from service.api.http.scopes import enforced
 from service.api.kserve import repository_routes as kserve_repository
 from service.api.kserve import routes as kserve
-from service.api.ollama import embedding_routes as ollama_embeddings
+from service.api.ollama import embeddings as ollama_embeddings
 from service.api.ollama import model_routes as ollama_models
 from service.api.ollama import routes as ollama
+from service.api.openai import embeddings
 from service.api.openai import routes as openai
 from service.api.openai import stored_routes as stored_completions
-from service.api.openai.embeddings import routes as embeddings
 from service.api.openai.files import batch_routes as batches
 from service.api.openai.files import routes as files
 from service.api.openai.responses import conversation_routes as conversations
 from service.api.openai.responses import routes as responses
-from service.api.operations import instance_routes as instances
-from service.api.operations import live_routes as live
+from service.api.operations import live, profiles, root
 from service.api.operations import model_routes as models
-from service.api.operations import profile_routes as profiles
-from service.api.operations import root_routes as root
 from service.api.operations import routes as operations
 from service.api.repository import alias_routes as aliases
-from service.api.repository import job_routes as jobs
-from service.api.repository import rollout_routes as rollouts
 from service.api.repository import routes as repository
-from service.api.sessions import feedback_routes as feedback
-from service.api.sessions import knowledge_routes as knowledge
+from service.api.sessions import feedback, knowledge
 from service.api.sessions import routes as sessions
-from service.api.tgi import context_routes as context
 from service.api.tgi import routes as generate
 from service.api.tgi import tokenizing_routes as tokenizing
 
@@ -56,7 +49,6 @@ PARTS: Final = (
     kserve_repository,
     ollama,
     ollama_embeddings,
-    context,
     sessions,
     knowledge,
     feedback,
@@ -64,14 +56,11 @@ PARTS: Final = (
     ollama_models,
     tokenizing,
     operations,
-    instances,
     profiles,
     live,
     root,
     repository,
     aliases,
-    rollouts,
-    jobs,
 )
 """The HTTP interface; an earlier part's routes are matched first."""
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from service.api.http.connection import ClientGone, EventStream
-from service.api.operations.live_answer_schemas import LiveEvent
+from service.api.operations.live import LiveEvent
 from service.engine.protocol.messages import FinishReason
 from service.observability.live import feed as feeds
 from service.observability.live.feed import Feed

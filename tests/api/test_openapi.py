@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,9 +13,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from service.api.http.encoding import EVENT_STREAM, NDJSON
 from service.api.http.scopes import EVERY
-from service.api.openapi.answer_examples import answer_examples
 from service.api.openapi.document import ERROR_SCHEMAS
 from service.api.openapi.operation_facts import REPEATED
 from tests.api.conftest import KEY
@@ -26,8 +23,6 @@ from tests.fake_service import World
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Json = dict[str, Any]
 JSON = "application/json"
-NEVER = {"post /v1/responses/{response_id}/cancel"}
-"""Operations that always refuse: their answer is declared for clients that are made from the document."""
 
 
 def operations(document: Json) -> Iterator[tuple[str, Json]]:
@@ -103,79 +98,6 @@ async def test_every_error_has_an_example_of_its_schema(shared: World) -> None:
                     continue
                 content = told["content"][JSON]
                 check[content["schema"]["$ref"].rsplit("/", 1)[1]].validate(content["example"])
-
-
-async def test_every_success_has_an_example_of_its_schema(shared: World) -> None:
-    """A change of an answer's schema makes its example stale: `python -m tests.answer_recording`."""
-    document = (await shared.client.get("/openapi.json")).json()
-    for name, operation in operations(document):
-        for status, told in operation["responses"].items():
-            for media_type, content in told.get("content", {}).items() if status < "300" else ():
-                if name in NEVER or media_type not in (JSON, EVENT_STREAM, NDJSON):
-                    continue
-                assert content["example"], f"{name} {status} {media_type}"
-                hold(document, content["schema"], content["example"], media_type)
-
-
-@pytest.mark.parametrize("change", ["a new field", "a field less", "another type"])
-@pytest.mark.parametrize(
-    ("path", "kind", "model", "field"),
-    [
-        ("/v1/chat/completions", JSON, "ChatCompletion", "choices"),
-        ("/v1/chat/completions", EVENT_STREAM, "ChatChunk", "choices"),
-        ("/api/chat", NDJSON, "OllamaChatAnswer", "message"),
-    ],
-)
-async def test_a_stale_example_is_found(
-    shared: World, path: str, kind: str, model: str, field: str, change: str
-) -> None:
-    document = (await shared.client.get("/openapi.json")).json()
-    content = document["paths"][path]["post"]["responses"]["200"]["content"]
-    schema = document["components"]["schemas"][model]
-    if change == "a new field":
-        schema["required"].append("new")
-    elif change == "a field less":
-        del schema["properties"][field]
-        schema["required"].remove(field)
-    else:
-        schema["properties"][field] = {"type": "integer"}
-    with pytest.raises(jsonschema_rs.ValidationError):
-        hold(document, content[kind]["schema"], content[kind]["example"], kind)
-
-
-async def test_no_example_is_of_nothing(shared: World) -> None:
-    """Every recorded answer has its place in the document."""
-    found = dict(operations((await shared.client.get("/openapi.json")).json()))
-    for name, statuses in answer_examples().items():
-        method, path = name.split(" ")
-        for status, kinds in statuses.items():
-            assert kinds.keys() <= found[f"{method.lower()} {path}"]["responses"][status]["content"].keys(), name
-
-
-async def test_an_example_tells_nothing_of_the_machine_that_made_it() -> None:
-    text = json.dumps(answer_examples())
-    assert not re.search(r"/(home|root|tmp|work|var|Users)/", text)
-
-
-def hold(document: Json, schema: Json, example: Any, media_type: str) -> None:
-    """Raises ValidationError where an answer, an event or a line of a stream is not what its schema says."""
-    if media_type == EVENT_STREAM:
-        for event in example.strip().split("\n\n"):
-            fields = dict(line.split(": ", 1) for line in event.split("\n") if not line.startswith(":"))
-            checked(document, schema, fields)
-            told = next(each for each in schema["properties"]["data"].get("anyOf", [schema["properties"]["data"]]))
-            if fields["data"] != "[DONE]":
-                checked(document, told["contentSchema"], json.loads(fields["data"]))
-    elif media_type == NDJSON and "$ref" in schema:
-        for line in example.splitlines():
-            checked(document, schema, json.loads(line))
-    else:
-        checked(document, schema, example)
-        assert media_type != NDJSON or all(isinstance(json.loads(line), dict) for line in example.splitlines())
-
-
-def checked(document: Json, schema: Json, value: Any) -> None:
-    jsonschema_rs.validator_for({**schema, "components": document["components"]}).validate(value)
 
 
 async def test_every_operation_tells_its_facts(shared: World) -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from models.repository.repository import Repository
 from service.api.http.pages import prefers_html
-from service.api.operations.examples import CHAT, DEMO, TEXT, Example, example_for
+from service.api.operations.root import CHAT, TEXT, Example, example_for
+from service.api.operations.root import GREETING as DEMO
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, stateful
 from hypothesis import strategies as st
 
 from service.api.http.bodies import validated
-from service.api.sessions.feedback_schemas import FeedbackBody
+from service.api.sessions.feedback import FeedbackBody
 from service.errors import InvalidRequest, NotFound
 from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
 from tests.effort import drawn

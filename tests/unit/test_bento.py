@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.bento import carried
-from service.api.bento.carried import carried_models
-from service.api.bento.forwarding import post
-from service.api.bento.image import image
-from service.api.bento.inputs import ChatInput, GenerateInput, generate_body
+from service.api.bento import image as carried
+from service.api.bento.forwarding import ChatInput, GenerateInput, generate_body, post
+from service.api.bento.image import carried_models, image
 from service.api.tgi.schemas import GenerateBody
 
 ROOT = Path(__file__).parents[2]

@@ -1,5 +1,5 @@
 """This module adds to a request what HTTP knows beside the body: its owner, its arrival, and the expected revision of a
-session."""
+session; and counts the tokens that such a request would send."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Final
 
 from fastapi import Request
 
+from service.api.deps import Service
+from service.api.http.connection import while_connected
 from service.api.http.etags import revision_of
 from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat
+from service.errors import ContextOverflow
 from service.generation.request import GenerationRequest, SessionTurn
 
 LANE: Final = "lane"
@@ -44,3 +47,12 @@ def note_caller(http: Request, request_id: str | None, user: str | None) -> None
         http.state.request_id = request_id
     if user:
         http.state.log["user"] = user
+
+
+async def prompt_tokens(http: Request, service: Service, request: GenerationRequest) -> int:
+    """Returns the exact number of tokens, past the window too. Raises what the request would raise otherwise."""
+    request = for_caller(http, request, service.settings.context_policy)
+    _, found = await while_connected(http.receive, service.answers.preview(request))
+    if isinstance(found, ContextOverflow):
+        return int(found.numbers["needed_tokens"] - found.numbers["reserve"])
+    return len(found.token_ids)

@@ -1,15 +1,34 @@
-"""Notes add to a response what is known of its answers beside their text: headers for the client, counts and times for
-the log."""
+"""What HTTP and the log are told of an answer beside its text: headers for the client, counts and times for the log,
+and the generation itself for the span."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
 
-from service.api.shared.guard_findings import found
+from service.api.shared.serialiser import guard_field
 from service.generation.answer import Answer
+from service.generation.opening import Opening
+from service.generation.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The requests of one HTTP request, all with the same parameters; `opening` has their answers as they begin."""
+
+    requests: Sequence[GenerationRequest]
+    is_streamed: bool
+    opening: Opening = field(default_factory=Opening)
+
+    @classmethod
+    def begin(cls, http: Request, requests: Sequence[GenerationRequest], *, stream: bool) -> Generation:
+        """Returns the generation, which `edge` finds at the request's end."""
+        made = cls(requests, stream)
+        http.state.generation = made
+        return made
 
 
 def headers(answer: Answer) -> dict[str, str]:
@@ -43,7 +62,7 @@ def note(http: Request, answers: Sequence[Answer]) -> None:
     for what in ("dropped", "summarised"):
         fields[f"messages_{what}"] = sum(getattr(receipt.counts, what) for receipt in receipts)
     fields["messages_recalled"] = sum(len(receipt.recalled) for receipt in receipts)
-    matches = [each for answer in answers for each in found(answer).get("guard", ())]
+    matches = [each for answer in answers for each in guard_field(answer).get("guard", ())]
     if matches:
         fields["guard"] = matches
     http.state.log.update(fields)

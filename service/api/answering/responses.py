@@ -11,9 +11,8 @@ from fastapi import Request
 from starlette.responses import Response
 
 from service.api.answering.callers import for_caller
-from service.api.answering.generation import Generation
 from service.api.answering.keeping import Keep, Keeper, Write
-from service.api.answering.notes import headers, note
+from service.api.answering.notes import Generation, headers, note
 from service.api.answering.stored_responses import Head, Held, ResponseRecorder, claimed, replay
 from service.api.answering.streaming import Streaming
 from service.api.deps import Service

@@ -18,8 +18,7 @@ from service.api.anthropic.chat import shown_call
 from service.api.http.encoding import event
 from service.api.http.errors import body_of
 from service.api.http.paths import ErrorDialect
-from service.api.shared.guard_findings import found
-from service.api.shared.serialiser import Serialiser
+from service.api.shared.serialiser import Serialiser, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
@@ -178,7 +177,7 @@ def _end(answer: Answer) -> dict[str, Any]:
         "context": answer.context(),
         "timings": answer.timings(),
         **({"session_id": answer.request.turn.session} if answer.request.turn else {}),
-        **found(answer),
+        **guard_field(answer),
     }
 
 

@@ -8,8 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.api.answering.callers import note_caller
-from service.api.answering.counting import prompt_tokens
+from service.api.answering.callers import note_caller, prompt_tokens
 from service.api.answering.responses import respond
 from service.api.anthropic import dialect as anthropic
 from service.api.anthropic.answer_schemas import AnthropicEvent, AnthropicMessage, TokenCount

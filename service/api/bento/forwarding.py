@@ -1,19 +1,72 @@
-"""Forwarding sends a request of BentoML's own API to the app, as one of the app's own. It knows ASGI, no route.
+"""Inputs of BentoML's two methods become bodies of `POST /generate`, and go to the app as requests of its own.
 
-The app answers such a request like every other: the same validation, admission, limits, log line and metrics. It also
-notices when the client disconnects, because it goes on reading from the client's connection.
-"""
+The fields that clients use most stand beside the prompt; `parameters` takes all other fields. The app answers a
+forwarded request like every other: the same validation, admission, limits, log line and metrics. It also notices when
+the client disconnects, because it goes on reading from the client's connection."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import bentoml
+from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
+
+BODY: Final[tuple[str, ...]] = ("inputs", "messages", "session_id", "model")
+"""Fields of the body itself; the others are in its `parameters`."""
+
+
+class Options(BaseModel):
+    """The fields of both methods. A field that is unknown, of another type, or given twice, is refused. BentoML logs
+    the refusal, so the refusal must not contain what the client sent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    model: str | None = None
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: list[str] | None = None
+    parameters: dict[str, object] | None = None
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        twice = sorted(self.model_fields_set & set(self.parameters or {}))
+        if twice:
+            raise ValueError(f"`{twice[0]}` is given twice: leave it out of `parameters`")
+        return self
+
+
+class Prompt(BaseModel):
+    prompt: str
+
+
+class Messages(BaseModel):
+    messages: list[dict[str, object]]
+    session_id: str | None = None
+
+
+class GenerateInput(Options, Prompt):
+    """A text to continue."""
+
+
+class ChatInput(Options, Messages):
+    """A chat to answer; with `session_id`, the session's new messages."""
+
+
+def generate_body(asked: dict[str, object]) -> dict[str, object]:
+    """Returns the fields of an input as `POST /generate` takes them; leaves out absent fields."""
+    given = {("inputs" if name == "prompt" else name): value for name, value in asked.items() if value is not None}
+    others = given.pop("parameters", None)
+    body: dict[str, object] = {name: given.pop(name) for name in BODY if name in given}
+    parameters = {**(others if isinstance(others, dict) else {}), **given}
+    return {**body, "parameters": parameters} if parameters else body
+
 
 OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
 """Headers that describe the body: the forwarded request has another body."""

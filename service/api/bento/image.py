@@ -1,8 +1,8 @@
-"""The image says what `bentoml containerize` installs for a bento, and how it compiles the native kernels.
+"""The image says what `bentoml containerize` installs for a bento, how it compiles the native kernels, and which models
+`models:` of a bento's build file put into it.
 
 `requirements.txt` pins every package and holds no test tool. The compiler is among BentoML's base packages; it is named
-here too, because the kernels need it even if those packages change.
-"""
+here too, because the kernels need it even if those packages change."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import bentoml
+import yaml
 from bentoml.images import Image
 
 REQUIREMENTS: Final = Path(__file__).parents[3] / "requirements.txt"
@@ -50,3 +52,28 @@ def _quietly() -> Iterator[None]:
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+DESCRIPTION: Final = "bento.yaml"
+SOURCES: Final = Path(__file__).parents[3]
+"""The bento's `src`, where this runs from a bento."""
+
+
+def carried_models(sources: Path = SOURCES) -> dict[str, Path]:
+    """Returns the directory of each model that is in the store, by reference; empty where `sources` are not a bento's.
+
+    BentoML may take a version for another one whose name begins alike, so the found tag is compared with the named one.
+    """
+    description = sources.parent / DESCRIPTION
+    if not description.is_file():
+        return {}
+    named = [str(each["tag"]) for each in yaml.safe_load(description.read_text()).get("models") or ()]
+    found = {}
+    for reference in named:
+        try:
+            model = bentoml.models.get(reference)
+        except bentoml.exceptions.NotFound:
+            continue
+        if str(model.tag) == reference:
+            found[reference] = Path(model.path)
+    return found

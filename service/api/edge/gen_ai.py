@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from service.api.answering.generation import Generation
+from service.api.answering.notes import Generation
 from service.context.prompt import Chat
 from service.context.receipt import Receipt
 from service.generation.answer import Answer

@@ -1,13 +1,19 @@
-"""These handlers turn raised errors into responses, by the table of `errors`, also the errors that FastAPI raises."""
+"""Raised errors become responses, by the table of `errors`; so do paths that no route has, and wrong methods."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request
+from typing import Final
+
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from models.errors import RepositoryError, disk_is_full
+from service.api.edge.layer import CATCH_ALL
 from service.api.http.errors import dialect_of, response_of
 from service.deployments.routing import as_service_error
 from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
@@ -56,3 +62,32 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return await _refused(request, NotFound("There is no such route; GET /docs lists what there is"))
     return await _refused(request, InvalidRequest("The request could not be read"))
+
+
+METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+class Unknown:
+    """This ASGI endpoint answers every method. Raises NotFound or MethodNotAllowed."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = _methods(scope, Request(scope).app.routes)
+        if not allowed:
+            raise NotFound("There is no such route; GET /docs lists what there is")
+        scope["state"]["allow"] = ", ".join(allowed)
+        raise MethodNotAllowed(f"This route takes {' or '.join(allowed)}, not {scope['method'][:16]}")
+
+
+def _methods(scope: Scope, routes: list[BaseRoute]) -> list[str]:
+    """Returns the methods that other routes take for this path."""
+    others = [route for route in routes if getattr(route, "path", None) != CATCH_ALL]
+    taken = [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in others)]
+    return [*taken, *(["HEAD"] if "GET" in taken else [])]  # see `edge`
+
+
+def _takes(route: BaseRoute, scope: Scope) -> bool:
+    return route.matches(scope)[0] is Match.FULL
+
+
+def unknown_route() -> Route:
+    return Route(CATCH_ALL, endpoint=Unknown())

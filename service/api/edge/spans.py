@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from service.api.answering.generation import Generation
+from service.api.answering.notes import Generation
 from service.api.edge.gen_ai import events_of, generation_attributes
 from service.observability.metrics import METHODS
 from service.observability.tracing import Attributes, Event, Facts, Span, TraceContext

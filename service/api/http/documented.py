@@ -1,5 +1,4 @@
-"""This module says for the OpenAPI document what a route reads and streams. Routes name a wire model here; `openapi`
-puts the model in (EVENTS, MODELS)."""
+"""This module says for the OpenAPI document what a route reads and streams."""
 
 from __future__ import annotations
 
@@ -12,15 +11,23 @@ from service.api.http.encoding import EVENT_STREAM, NDJSON
 
 TEXT: Final = "text/plain"
 REFERENCE: Final = "#/components/schemas/{model}"
+NAMED: Final[dict[str, type[BaseModel]]] = {}
+"""The wire models that the functions below were given, by name; the document has them."""
+
+
+def reference(model: type[BaseModel]) -> dict[str, str]:
+    """Returns a schema that refers to `model`, which the document then has."""
+    NAMED[model.__name__] = model
+    return {"$ref": REFERENCE.format(model=model.__name__)}
 
 
 def streams(
     event: type[BaseModel], last: str = "", description: str = "One answer, or its events."
 ) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that answers with server-sent events. `event`, one of EVENTS, is the data of
-    each, but of one behind them whose data is the word `last`; the schema is that of one event, as OpenAPI 3.2 defines
-    it for this media type."""
-    shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
+    """Returns the `responses` of a route that answers with server-sent events. `event` is the data of each, but of
+    one behind them whose data is the word `last`; the schema is that of one event, as OpenAPI 3.2 defines it for this
+    media type."""
+    shown = {"contentSchema": reference(event), "contentMediaType": "application/json"}
     data: dict[str, Any] = {"type": "string", "description": "JSON.", **shown}
     if last:
         data = {"anyOf": [data, {"const": last, "description": "The end of the stream."}]}
@@ -37,13 +44,12 @@ def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
 
 
 def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that streams JSON lines; the schema is that of one line, one of EVENTS."""
-    schema = {"$ref": REFERENCE.format(model=line.__name__)}
-    return {200: {"description": "One answer, or its lines.", "content": {NDJSON: {"schema": schema}}}}
+    """Returns the `responses` of a route that streams JSON lines; the schema is that of one line."""
+    content = {NDJSON: {"schema": reference(line)}}
+    return {200: {"description": "One answer, or its lines.", "content": content}}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
     """Returns the `openapi_extra` of a route that reads `model` itself."""
-    reference = {"$ref": REFERENCE.format(model=model.__name__)}
-    required = not is_optional(model)
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": reference}}}}
+    content = {"application/json": {"schema": reference(model)}}
+    return {"requestBody": {"required": not is_optional(model), "content": content}}

@@ -14,10 +14,8 @@ from service.api.http.errors import body_of
 from service.api.http.paths import ErrorDialect
 from service.api.ollama.closed_schemas import closed
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
-from service.api.shared.guard_findings import found
-from service.api.shared.logprobs import with_alternatives
 from service.api.shared.sampling import sampling_of
-from service.api.shared.serialiser import Serialiser
+from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
 from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
@@ -172,7 +170,7 @@ def _end(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
         "eval_count": usage["completion_tokens"],
         "digest": answer.manifest.short_digest,
         "context_receipt": answer.context(),
-        **found(answer),
+        **guard_field(answer),
     }
 
 

@@ -1,10 +1,10 @@
-"""These models describe answers of OpenAI's dialect, completions, chunks and models, with our own fields."""
+"""These models describe answers of OpenAI's dialect: completions, chunks, stored completions and models."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from service.api.shared.answer_schemas import CalledTool, GuardFinding, Receipt, Shown, Timings, Usage
+from service.api.shared.answer_schemas import CalledTool, GuardFinding, IdPage, Receipt, Shown, Timings, Usage
 
 OpenAIReason = Literal["stop", "length", "content_filter", "tool_calls"]
 
@@ -171,3 +171,32 @@ class Model(Shown):
 class Models(Shown):
     object: Literal["list"]
     data: list[Model]
+
+
+class StoredCompletion(ChatCompletion):
+    metadata: dict[str, str]
+
+
+class StoredCompletions(IdPage[StoredCompletion]):
+    """Oldest first, unless `order` is `desc`."""
+
+
+class StoredMessage(Shown):
+    """`content` is null where the message is calls only; text parts are one text."""
+
+    id: str
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None
+    name: str | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+
+
+class StoredMessages(IdPage[StoredMessage]):
+    """Oldest first, unless `order` is `desc`."""
+
+
+class DeletedCompletion(Shown):
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]

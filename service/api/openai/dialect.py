@@ -13,9 +13,8 @@ from service.api.http.errors import body_of
 from service.api.http.paths import ErrorDialect
 from service.api.openai.grammars import openai_grammar
 from service.api.openai.schemas import OpenAISampling
-from service.api.shared.guard_findings import found
 from service.api.shared.sampling import sampling_of
-from service.api.shared.serialiser import Serialiser
+from service.api.shared.serialiser import Serialiser, guard_field
 from service.context.prompt import Source
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
@@ -189,5 +188,5 @@ def _extra_fields(answer: Answer) -> dict[str, Any]:
         "digest": answer.manifest.short_digest,
         "context": answer.context(),
         "timings": answer.timings(),
-        **found(answer),
+        **guard_field(answer),
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from service.api.openai.schemas import OpenAISampling
-from service.api.shared.grammar_schemas import ResponseFormat, StructuredOutputs
-from service.api.shared.grammars import refuse_beside
+from service.api.shared.grammar_schemas import ResponseFormat, StructuredOutputs, refuse_beside
 from service.errors import InvalidRequest
 from service.text.grammars import Grammar
 

@@ -13,13 +13,8 @@ from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
 from service.api.http.listing import After, Order, cut_page, page_of
+from service.api.openai.answer_schemas import DeletedCompletion, StoredCompletion, StoredCompletions, StoredMessages
 from service.api.openai.schemas import MetadataBody
-from service.api.openai.stored_answer_schemas import (
-    DeletedCompletion,
-    StoredCompletion,
-    StoredCompletions,
-    StoredMessages,
-)
 from service.errors import InvalidRequest
 from service.storage.sessions import StoredAnswer, WantedAnswers
 

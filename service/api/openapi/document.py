@@ -6,93 +6,13 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api.anthropic import schemas as anthropic
-from service.api.anthropic.answer_schemas import AnthropicEvent
-from service.api.http.documented import REFERENCE, TEXT
+from service.api.http.documented import NAMED, REFERENCE, TEXT
 from service.api.http.paths import ErrorDialect, error_dialect
-from service.api.kserve import schemas as kserve
-from service.api.kserve.answer_schemas import TextAnswer
-from service.api.ollama import embedding_schemas as ollama_embeddings
-from service.api.ollama import schemas as ollama
-from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
-from service.api.openai import schemas as openai
-from service.api.openai.answer_schemas import ChatChunk, TextCompletion
-from service.api.openai.embeddings import schemas as embeddings
-from service.api.openai.files import schemas as files
-from service.api.openai.responses import conversation_schemas as conversations
-from service.api.openai.responses import item_schemas as items
-from service.api.openai.responses import schemas as responses
-from service.api.openai.responses.answer_schemas import ResponseEvent
 from service.api.openapi.error_examples import error_example
 from service.api.openapi.operation_facts import add_facts
-from service.api.operations import schemas as operations
-from service.api.operations.live_answer_schemas import LiveEvent
-from service.api.repository import schemas as repository
-from service.api.sessions import feedback_schemas as feedback
-from service.api.sessions import knowledge_schemas as knowledge
-from service.api.sessions import schemas as sessions
-from service.api.tgi import schemas as native
-from service.api.tgi.answer_schemas import GenerateEvent, TokenEvent
 
-MODELS: Final[tuple[type[BaseModel], ...]] = (
-    native.GenerateBody,
-    native.TokenizeBody,
-    native.DetokenizeBody,
-    native.ChatTokenizeBody,
-    operations.DeploymentBody,
-    operations.ProfileBody,
-    repository.ImportBody,
-    repository.QuantizeBody,
-    repository.EvaluateBody,
-    repository.AliasBody,
-    repository.ReasonBody,
-    repository.RolloutBody,
-    openai.ChatBody,
-    openai.CompletionBody,
-    openai.MetadataBody,
-    embeddings.EmbeddingBody,
-    responses.ResponseBody,
-    responses.InputTokensBody,
-    conversations.ConversationBody,
-    conversations.ConversationItemsBody,
-    items.TextPart,
-    *items.ITEMS.values(),
-    anthropic.MessagesBody,
-    anthropic.CountTokensBody,
-    kserve.TextBody,
-    kserve.InferBody,
-    kserve.IndexBody,
-    kserve.LoadBody,
-    kserve.UnloadBody,
-    ollama.OllamaChatBody,
-    ollama.OllamaGenerateBody,
-    ollama.OllamaShowBody,
-    ollama_embeddings.OllamaEmbedBody,
-    ollama_embeddings.OllamaEmbeddingsBody,
-    knowledge.KnowledgeBody,
-    feedback.FeedbackBody,
-    sessions.SessionBody,
-    sessions.MessageBody,
-    sessions.ForkBody,
-    files.BatchBody,
-    native.RegenerateBody,
-)
-EVENTS: Final[tuple[type[BaseModel], ...]] = (
-    GenerateEvent,
-    TokenEvent,
-    ChatChunk,
-    TextCompletion,
-    ResponseEvent,
-    AnthropicEvent,
-    TextAnswer,
-    OllamaChatAnswer,
-    OllamaGenerateAnswer,
-    LiveEvent,
-)
-"""The models of one event's data, or of one line, one for each kind of stream."""
 PROBES: Final = ("/livez", "/readyz", "/healthz")
 """BentoML answers these itself where it serves, in text."""
 NATIVE_ERROR: Final = {
@@ -152,7 +72,7 @@ def document(app: FastAPI, *, keyed: bool = False, open_metrics: bool = False) -
     """Returns the OpenAPI document: every route, its body, and every error status in its dialect. A server that is
     `keyed` says where it asks for the key; with `open_metrics` not for its metrics."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
+    _, schemas = models_json_schema([(model, "validation") for model in NAMED.values()], ref_template=REFERENCE)
     components = found.setdefault("components", {}).setdefault("schemas", {})
     components |= {**schemas["$defs"], **dict(ERROR_SCHEMAS.values())}
     for path, methods in found["paths"].items():

@@ -1,5 +1,5 @@
-"""This module tells the OpenAPI document what FastAPI cannot know of an operation: keys, headers, examples of bodies
-and answers, and what each tag is about. It knows paths and methods, no handlers."""
+"""This module tells the OpenAPI document what FastAPI cannot know of an operation: keys, headers, examples of bodies,
+and what each tag is about. It knows paths and methods, no handlers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from typing import Any, Final
 
 from service.api.http.scopes import scope_of
-from service.api.openapi.answer_examples import answer_examples
 from service.api.openapi.body_examples import EXAMPLES
 
 SCHEMES: Final = {
@@ -160,8 +159,3 @@ def _add(operation: dict[str, Any], method: str, path: str) -> None:
         name = body["schema"]["$ref"].rsplit("/", 1)[-1]
         if name in EXAMPLES:
             body["example"] = EXAMPLES[name]
-    for status, kinds in answer_examples().get(f"{method} {path}", {}).items():
-        answered = operation["responses"].get(status, {}).get("content", {})
-        for media_type, example in kinds.items():
-            if media_type in answered:
-                answered[media_type]["example"] = example

@@ -1,4 +1,4 @@
-"""These models describe answers for operators: the root, information, deployments, and what the engines learned."""
+"""These models describe answers for operators: the root, information, deployments, instances, fitted costs."""
 
 from __future__ import annotations
 
@@ -176,3 +176,27 @@ class BatchingOfVersion(Shown):
 
 class Batching(Shown):
     data: list[BatchingOfVersion]
+
+
+class LoadedVersion(Shown):
+    model: str
+    digest: str
+    state: DeploymentState
+
+
+class InstanceShown(Shown):
+    """A server. `this` marks the one that answers. `ready` and `loaded` are what it told with its last heartbeat;
+    without a heartbeat for six seconds it is not `living`."""
+
+    id: str
+    software: str
+    this: bool
+    started_at: str
+    heartbeat_seconds: float
+    living: bool
+    ready: bool
+    loaded: list[LoadedVersion]
+
+
+class InstanceList(Shown):
+    data: list[InstanceShown]

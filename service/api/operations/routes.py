@@ -1,4 +1,4 @@
-"""These routes serve operators: health, metrics, `/info`, tokenizers and deployments."""
+"""These routes serve operators: health, metrics, `/info`, deployments, and the servers that share records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.api.deps import Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import TEXT, takes
 from service.api.http.encoding import json_response
-from service.api.operations.answer_schemas import Batching, DeploymentList, DeploymentShown, Info
+from service.api.operations.answer_schemas import Batching, DeploymentList, DeploymentShown, Info, InstanceList
 from service.api.operations.docs_page import POLICY, SCRIPT, page
 from service.api.operations.schemas import DeploymentBody
 from service.api.shared.answer_schemas import Status
@@ -171,3 +171,9 @@ async def docs(service: ServiceDep) -> Response:
 @router.get("/docs/docs.js", include_in_schema=False)
 async def docs_script() -> Response:
     return FileResponse(SCRIPT, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/v1/instances", response_model=InstanceList)
+async def list_instances(service: ServiceDep) -> Response:
+    """Lists the servers that share this one's records, with the age of their heartbeats and what they have loaded."""
+    return json_response({"data": await service.instances.all()})

@@ -27,6 +27,7 @@ from service.api.http.encoding import json_response
 from service.api.repository.answer_schemas import (
     ComparedVersions,
     Deleted,
+    JobList,
     JobShown,
     ModelPage,
     ModelVersions,
@@ -42,19 +43,19 @@ PAGE: Final = 100
 VERSIONS: Final = "versions"
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
-router = APIRouter(prefix=PREFIX, tags=["repository"])
+router = APIRouter(tags=["repository"])
 EVALUATE: Final = json_body(EvaluateBody)
 IMPORT: Final = json_body(ImportBody)
 QUANTIZE: Final = json_body(QuantizeBody)
 
 
-@router.get("", response_model=ModelPage)
+@router.get(PREFIX, response_model=ModelPage)
 async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") -> Response:
     """Lists models whose name contains `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
     return json_response(await asyncio.to_thread(_page, service.deployments.repository, query, cursor))
 
 
-@router.get("/{name}", response_model=ModelVersions)
+@router.get(PREFIX + "/{name}", response_model=ModelVersions)
 async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, limit: Limit = 50) -> Response:
     """Returns a page of a model's versions, newest first, and all its aliases; `cursor` is the last answer's
     `next_cursor`."""
@@ -62,7 +63,7 @@ async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, 
     return json_response(await asyncio.to_thread(_model, repository, gate, name, cursor, limit))
 
 
-@router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
+@router.post(PREFIX + "/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
 async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
     """Imports a checkpoint as a job; the job's `result` names the version. It is also measured, unless `evaluate` is
     "none"."""
@@ -72,7 +73,7 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
     return _accepted(service, "import", {"name": name, "author": actor, **body.model_dump()})
 
 
-@router.get("/{name}/versions/{version}", response_model=VersionDetails)
+@router.get(PREFIX + "/{name}/versions/{version}", response_model=VersionDetails)
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
     """Returns manifest, files with their sha256, the precision of each module, lineage, model card, the report of the
     measurements, and how the gate of `production` judges it."""
@@ -80,14 +81,14 @@ async def get_version(service: ServiceDep, name: str, version: str) -> Response:
     return json_response(await asyncio.to_thread(_version, repository, gate, name, version))
 
 
-@router.delete("/{name}/versions/{version}", response_model=Deleted)
+@router.delete(PREFIX + "/{name}/versions/{version}", response_model=Deleted)
 async def delete_version(service: ServiceDep, actor: ActorDep, name: str, version: str, reason: Text = "") -> Response:
     """Removes a version for good; 409 while an alias points to it or a process serves it."""
     await asyncio.to_thread(service.deployments.repository.delete, name, version, reason, actor)
     return json_response({"deleted": f"{name}:{version}"})
 
 
-@router.post("/{name}/versions/{version}/verify", response_model=Verified)
+@router.post(PREFIX + "/{name}/versions/{version}/verify", response_model=Verified)
 async def verify_version(service: ServiceDep, name: str, version: str) -> Response:
     """Reads every byte again; `ok` is false, with the reason, where a file is not as published."""
     repository = service.deployments.repository
@@ -100,7 +101,10 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
 
 
 @router.post(
-    "/{name}/versions/{version}/quantize", response_model=JobShown, status_code=202, openapi_extra=takes(QuantizeBody)
+    PREFIX + "/{name}/versions/{version}/quantize",
+    response_model=JobShown,
+    status_code=202,
+    openapi_extra=takes(QuantizeBody),
 )
 async def quantize_version(
     service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
@@ -111,7 +115,10 @@ async def quantize_version(
 
 
 @router.post(
-    "/{name}/versions/{version}/evaluate", response_model=JobShown, status_code=202, openapi_extra=takes(EvaluateBody)
+    PREFIX + "/{name}/versions/{version}/evaluate",
+    response_model=JobShown,
+    status_code=202,
+    openapi_extra=takes(EvaluateBody),
 )
 async def evaluate_version(service: ServiceDep, name: str, version: str, body: EvaluateBody = EVALUATE) -> Response:
     """Measures quality and speed as a job; the report is kept with the version."""
@@ -119,7 +126,7 @@ async def evaluate_version(service: ServiceDep, name: str, version: str, body: E
     return _accepted(service, "evaluate", {"model": manifest.reference, "effort": body.effort, "text_file": None})
 
 
-@router.get("/{name}/compare", response_model=ComparedVersions)
+@router.get(PREFIX + "/{name}/compare", response_model=ComparedVersions)
 async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
     """Compares two versions of a model side by side: the differences in facts, files and reports."""
     repository, gate = service.deployments.repository, service.settings.gate
@@ -239,3 +246,21 @@ def _comparison(repository: Repository, gate: Gate, name: str, a: str, b: str) -
             "differ": [path for path in paths if files[0].get(path) != files[1].get(path)],
         },
     }
+
+
+@router.get("/v1/jobs", response_model=JobList)
+async def list_jobs(service: ServiceDep) -> Response:
+    """Lists the last jobs, newest first."""
+    return json_response({"data": service.jobs.all()})
+
+
+@router.get("/v1/jobs/{id}", response_model=JobShown)
+async def get_job(service: ServiceDep, id: str) -> Response:
+    """Returns a job's progress, and its result or error."""
+    return json_response(service.jobs.get(id))
+
+
+@router.delete("/v1/jobs/{id}", response_model=JobShown)
+async def cancel_job(service: ServiceDep, id: str) -> Response:
+    """Ends a job that waits or runs; 409 when it has ended."""
+    return json_response(service.jobs.cancel(id))

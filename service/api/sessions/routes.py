@@ -23,7 +23,7 @@ from service.api.http.encoding import NDJSON, json_response
 from service.api.http.etags import revision_of
 from service.api.sessions.answer_schemas import MessagePage, MessageShown, SessionPage, SessionShown
 from service.api.sessions.schemas import ForkBody, MessageBody, SessionBody
-from service.api.shared.tools import called
+from service.api.shared.tool_schemas import called
 from service.api.tgi import dialect as native
 from service.api.tgi.answer_schemas import GenerateAnswer, TokenEvent
 from service.api.tgi.schemas import RegenerateBody

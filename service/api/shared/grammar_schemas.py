@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from service.api.shared.schemas import NOTHING, Absent, Wire, wrong
+from service.errors import UnsupportedField
+from service.text.grammars import Grammar
 
 MAX_OPTIONS: Final = 4096
 SchemaJson = Annotated[
@@ -90,3 +92,13 @@ class StructuredOutputs(Wire):
         if sum((*given, bool(self.json_object))) != 1:
             raise wrong("json", "or regex, choice, grammar or json_object: send exactly one of them")
         return self
+
+
+def refuse_beside(grammar: Grammar | None, prefix: str = "", **fields: int | bool | None) -> None:
+    """Raises UnsupportedField for fields that would change where an answer may end."""
+    for name, value in fields.items():
+        if grammar is not None and value:
+            raise UnsupportedField(
+                f"`{prefix}{name}` cannot act beside `{grammar.field}`, which says where the answer may end: remove it",
+                param=f"{prefix}{name}",
+            )

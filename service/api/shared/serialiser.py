@@ -1,4 +1,4 @@
-"""A serialiser writes the answers to one HTTP request in the words of its dialect."""
+"""A serialiser writes the answers to one HTTP request in the words of its dialect; and what dialects write alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from service.api.http.encoding import COMMENT, EVENT_STREAM
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
+from service.generation.token_delta import Token
+from service.text.tokenizer import Tokenizer
 
 
 class WholeSerialiser(ABC):
@@ -40,3 +42,22 @@ class Serialiser(WholeSerialiser):
     @abstractmethod
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         """Returns the last bytes of a stream that fails after its headers, so that no stream ends without a reason."""
+
+
+def guard_field(answer: Answer) -> dict[str, Any]:
+    """Returns the field `guard`, only where the guard found something."""
+    findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in answer.findings]
+    return {"guard": findings} if findings else {}
+
+
+def with_alternatives(tokenizer: Tokenizer, token: Token) -> dict[str, Any]:
+    """Returns a sampled token and the likeliest ones at its position."""
+    alternatives = [_token(tokenizer, *top) for top in token.top]
+    return {**_token(tokenizer, token.id, token.logprob), "top_logprobs": alternatives}
+
+
+def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
+    """Returns a token's logprob object. `bytes` is null for a token that is a part of a character: its bytes are not
+    its text's."""
+    text = tokenizer.token_text(token_id)
+    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}

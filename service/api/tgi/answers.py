@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.http.encoding import event
-from service.api.shared.guard_findings import found
-from service.api.shared.tools import called
+from service.api.shared.serialiser import WholeSerialiser, guard_field
+from service.api.shared.tool_schemas import called
 from service.engine.protocol.messages import FinishReason
 from service.generation.answer import Answer, Delta
+from service.generation.choices import ScoredChoice, scored
 from service.generation.output_sequence import OutputSequence
 from service.generation.token_delta import Token
 
@@ -29,7 +30,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "context": answer.context(),
         **({"session_id": answer.request.turn.session} if answer.request.turn else {}),
         **({"tool_calls": [called(each.id, each.name, each.arguments) for each in calls]} if calls else {}),
-        **found(answer),
+        **guard_field(answer),
     }
 
 
@@ -121,4 +122,26 @@ def _stream_details(delta: Delta) -> dict[str, Any]:
         "generated_tokens": len(delta.sequence.tokens),
         "input_length": len(delta.answer.prompt.token_ids),
         "seed": delta.sequence.seed,
+    }
+
+
+class ChoicesSerialiser(WholeSerialiser):
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        [answer] = answers
+        choices = scored(answer)
+        likeliest = max(choices, key=lambda each: each.logprob)
+        told = {name: value for name, value in facts(answer).items() if name != "finish_reason"}
+        return {"choice": likeliest.text, "choices": [_choice(answer, each) for each in choices], **told}
+
+
+def _choice(answer: Answer, choice: ScoredChoice) -> dict[str, Any]:
+    text = answer.tokenizer.token_text
+    return {
+        "text": choice.text,
+        "logprob": choice.logprob,
+        "probability": choice.probability,
+        "tokens": [
+            {"id": id, "text": text(id), "logprob": logprob}
+            for id, logprob in zip(choice.token_ids, choice.logprobs, strict=True)
+        ],
     }

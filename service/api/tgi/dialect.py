@@ -11,7 +11,7 @@ from service.api.http.errors import body_of
 from service.api.http.paths import ErrorDialect
 from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser
-from service.api.shared.tools import tool_use_of
+from service.api.shared.tool_schemas import tool_use_of
 from service.api.tgi import answers as tgi
 from service.api.tgi.grammars import native_grammar
 from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.shared.grammar_schemas import GrammarFields
-from service.api.shared.grammars import refuse_beside
+from service.api.shared.grammar_schemas import GrammarFields, refuse_beside
 from service.text.grammars import Grammar
 
 

@@ -1,30 +1,34 @@
-"""These routes are TGI's, `POST /generate`, `/generate_stream` and `/`; they also answer in Triton's shape."""
+"""TGI's routes, `POST /generate`, `/generate_stream` and `/`, also in Triton's shape; and the context preview."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.api.answering.callers import note_caller
+from service.api.answering.callers import for_caller, note_caller
 from service.api.answering.responses import respond, respond_whole
 from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import streams, takes
+from service.api.http.encoding import json_response
 from service.api.tgi import dialect as native
-from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, TritonAnswer
-from service.api.tgi.choices import ChoicesSerialiser
+from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, Preview, TritonAnswer
+from service.api.tgi.answers import ChoicesSerialiser
 from service.api.tgi.schemas import GenerateBody
 from service.api.tgi.triton import TritonSerialiser
-from service.errors import UnsupportedField
+from service.errors import ContextOverflow, UnsupportedField
 
-router = APIRouter(tags=["generate"])
+router = APIRouter()
+TAGS: Final[list[str | Enum]] = ["generate"]
 BODY: Final = json_body(GenerateBody)
 
 
 @router.post(
     "/generate",
+    tags=TAGS,
     response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
     responses=streams(GenerateEvent),
     openapi_extra=takes(GenerateBody),
@@ -37,6 +41,7 @@ async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY
 
 @router.post(
     "/",
+    tags=TAGS,
     response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
     responses=streams(GenerateEvent),
     openapi_extra=takes(GenerateBody),
@@ -47,7 +52,11 @@ async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBod
 
 
 @router.post(
-    "/generate_stream", responses=streams(GenerateEvent), response_class=Response, openapi_extra=takes(GenerateBody)
+    "/generate_stream",
+    tags=TAGS,
+    responses=streams(GenerateEvent),
+    response_class=Response,
+    openapi_extra=takes(GenerateBody),
 )
 async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Does as `/generate` with `stream` true."""
@@ -69,3 +78,16 @@ async def _answer(http: Request, service: Service, body: GenerateBody, stream: b
         )
     kind = native.NativeSerialiser if body.text_input is None else TritonSerialiser
     return await respond(http, service, [request], kind.of(body), stream=stream)
+
+
+@router.post("/v1/context/preview", tags=["context"], response_model=Preview, openapi_extra=takes(GenerateBody))
+async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+    """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
+    request = native.parse(body, service.settings, stream=False)
+    deployment, found = await service.answers.preview(for_caller(http, request, service.settings.context_policy))
+    manifest = deployment.manifest
+    told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
+    if isinstance(found, ContextOverflow):
+        refusal = {"error": found.message, "code": found.code, **found.numbers}
+        return json_response({**told, "would_refuse": True, "context": None, **refusal})
+    return json_response({**told, "would_refuse": False, "context": found.shown(found.receipt)})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from service.api.ollama import embedding_schemas as ollama_embeddings
-from service.api.openai.embeddings import schemas as embeddings
+from service.api.ollama import embeddings as ollama_embeddings
+from service.api.openai import embeddings
 from tests.api.fields.cases import Table, acts
 from tests.api.fields.native import holds
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from service.api.operations import schemas as operations
 from service.api.repository import schemas as repository
-from service.api.sessions import feedback_schemas as feedback
-from service.api.sessions import knowledge_schemas as knowledge
+from service.api.sessions import feedback, knowledge
 from service.api.sessions import schemas as sessions
 from tests.api.fields.cases import Table, acts
 

@@ -12,8 +12,7 @@ from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
 from service.api.http.listing import page_of
-from service.api.openai.files.answer_schemas import BatchPage, BatchShown
-from service.api.openai.files.schemas import BatchBody
+from service.api.openai.files.schemas import BatchBody, BatchPage, BatchShown
 from service.errors import InvalidRequest
 from service.storage.files.files import DEFAULT_SECONDS
 from service.storage.sessions import BatchFacts, StoredBatch

@@ -12,8 +12,7 @@ from service.api.http.bodies import validated
 from service.api.http.documented import lines
 from service.api.http.encoding import NDJSON, json_response
 from service.api.http.listing import Order, page_of
-from service.api.openai.files.answer_schemas import FileDeleted, FilePage, FileShown
-from service.api.openai.files.schemas import FileFields
+from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
 from service.api.openai.files.uploads import declared_bytes, read_form
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from service.api.http.documented import reference
 from service.api.http.errors import hidden
 from service.api.shared.schemas import (
     MAX_MESSAGES,
@@ -50,9 +51,7 @@ Parts = Annotated[
     list[TextPart],
     BeforeValidator(_as_parts),
     Field(max_length=MAX_MESSAGES),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}}]}
-    ),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": reference(TextPart)}]}),
 ]
 """Text, or a list of texts, which become lines."""
 
@@ -166,7 +165,7 @@ Input = Annotated[
                 {"type": "string"},
                 {
                     "type": "array",
-                    "items": {"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in ITEMS.values()]},
+                    "items": {"anyOf": [reference(each) for each in ITEMS.values()]},
                 },
             ]
         }

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.api.openai.responses.items import id_of, new_id
-from service.api.shared.logprobs import with_alternatives
+from service.api.shared.serialiser import with_alternatives
 from service.generation.answer import Delta
 from service.generation.token_delta import CallDelta, Token
 

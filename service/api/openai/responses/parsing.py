@@ -10,7 +10,7 @@ from service.api.openai.chat import reasoning_of
 from service.api.openai.responses.items import messages_of
 from service.api.openai.responses.schemas import FunctionChoice, InputFields, JsonFormat, ResponseBody
 from service.api.shared.sampling import sampling_of
-from service.api.shared.tools import use_of
+from service.api.shared.tool_schemas import use_of
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
 from service.generation.request import GenerationRequest, SessionTurn

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from service.api.answering.callers import note_caller
-from service.api.answering.counting import prompt_tokens
+from service.api.answering.callers import note_caller, prompt_tokens
 from service.api.answering.keeping import Keep
 from service.api.answering.responses import respond
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep

@@ -12,8 +12,7 @@ from service.api.http.paths import ErrorDialect
 from service.api.openai.responses.conversations import conversation_id
 from service.api.openai.responses.output import Output
 from service.api.openai.responses.schemas import ResponseBody
-from service.api.shared.guard_findings import found
-from service.api.shared.serialiser import Serialiser
+from service.api.shared.serialiser import Serialiser, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
@@ -93,7 +92,7 @@ class ResponseSerialiser(Serialiser):
             "digest": answer.manifest.short_digest,
             "context": answer.context(),
             "timings": answer.timings(),
-            **found(answer),
+            **guard_field(answer),
         }
 
     def _steps(self, delta: Delta) -> Iterator[Json]:

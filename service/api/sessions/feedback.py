@@ -1,12 +1,13 @@
-"""These routes serve votes on answers: one vote, lists, the counts of versions, and pairs for a trainer."""
+"""Votes on answers: their wire models, and the routes: one vote, lists, counts of versions, pairs for a trainer."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
+from pydantic import BeforeValidator, Field, model_validator
 from starlette.responses import Response, StreamingResponse
 
 from models.manifest import ModelReference
@@ -14,13 +15,75 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import lines, takes
 from service.api.http.encoding import NDJSON, encode, json_response
-from service.api.sessions.feedback_answer_schemas import Tallies, VotePage, VoteShown
-from service.api.sessions.feedback_schemas import FeedbackBody
+from service.api.shared.answer_schemas import Page, Shown, Time
+from service.api.shared.schemas import Wire, wrong
 from service.errors import InvalidRequest
 from service.storage.sessions import NewVote, Pair, Tally, Vote
 
 if TYPE_CHECKING:
     from service.storage.sessions import Feedback
+
+
+AnswerId = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _whole(value: Any) -> Any:
+    """Returns None for what equals a whole number but is none, as true and 1.0."""
+    return value if type(value) is int else None
+
+
+class FeedbackBody(Wire):
+    """`id` is the id of an answer in a session of the caller. `rating` 1 is good, -1 is bad. `preferred_over` is the id
+    of another answer, the worse of the two."""
+
+    id: AnswerId
+    rating: Annotated[Literal[1, -1], BeforeValidator(_whole)]
+    preferred_over: AnswerId | None = None
+    comment: Annotated[str, Field(max_length=2000)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_opinion(self) -> FeedbackBody:
+        if self.preferred_over is not None and self.rating < 0:
+            text = "cannot be with rating -1: give the better answer as `id` with rating 1, or remove preferred_over"
+            raise wrong("preferred_over", text)
+        if self.preferred_over == self.id:
+            raise wrong(
+                "preferred_over", "must be another answer than `id`: send the id of the worse one, or remove it"
+            )
+        return self
+
+
+class VoteShown(Shown):
+    """`id` is the answer's. `created` is the last time that the vote was given."""
+
+    id: str
+    model: str | None
+    version: str | None
+    digest: str | None
+    rating: Literal[1, -1]
+    preferred_over: str | None
+    comment: str | None
+    session_id: str
+    created: Time
+
+
+class VotePage(Page[VoteShown]):
+    """Newest first."""
+
+
+class TallyShown(Shown):
+    """`votes` is the sum of both counts. A vote with `preferred_over` counts for one answer and against the other."""
+
+    model: str | None
+    version: str | None
+    preferred: int
+    not_preferred: int
+    votes: int
+
+
+class Tallies(Shown):
+    data: list[TallyShown]
+
 
 ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
 router = APIRouter(prefix="/v1/feedback", tags=["feedback"])

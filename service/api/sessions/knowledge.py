@@ -1,11 +1,12 @@
-"""These routes serve the knowledge base: documents whose passages `context.knowledge` brings into a chat."""
+"""The knowledge base: its wire models, and the routes for documents whose passages `context.knowledge` brings in."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.responses import Response
 
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
@@ -13,11 +14,20 @@ from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
 from service.api.sessions.answer_schemas import KnowledgePage, KnowledgeShown
-from service.api.sessions.knowledge_schemas import KnowledgeBody
+from service.api.shared.schemas import SessionId, Wire
 from service.storage.sessions import Knowledge
 
 if TYPE_CHECKING:
     from service.storage.sessions import KnowledgeBase
+
+
+class KnowledgeBody(Wire):
+    """A document for all chats of the caller, or with `session_id` for one session."""
+
+    text: Annotated[str, Field(min_length=1)]
+    title: str | None = None
+    session_id: SessionId | None = None
+
 
 router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)
