@@ -16,10 +16,9 @@ from service.storage.sessions import (
     NewVote,
     Pair,
     SessionStore,
-    Tally,
     Turn,
 )
-from tests.sessions import Clock, a_turn, new_database
+from tests.sessions import Clock, new_database
 
 
 async def answer(
@@ -63,39 +62,6 @@ async def test_a_vote_says_what_made_the_answer(store: SessionStore, clock: Cloc
     assert (stored.id, stored.model, stored.version, stored.digest) == ("a", "demo:1", "1", "digest1")
     assert (stored.rating, stored.comment, stored.session_id, stored.created) == (-1, "too short", two[0], clock.now)
     assert await store.get("ann", two[0]) == before, "no write of the session"
-
-
-async def test_a_second_vote_replaces_the_first(store: SessionStore, clock: Clock, two: tuple[str, str]) -> None:
-    assert not await vote(store, "a", 1, comment="first")
-    clock.move(1)
-    assert not await vote(store, "b", 1)
-    clock.move(1)
-    assert await vote(store, "a", -1)
-    assert await votes(store) == [("a", -1, None), ("b", 1, None)], "newest first"
-    assert (await store.feedback.all("ann")).data[0].comment is None
-
-
-async def test_a_changed_mind_about_two_answers_is_one_vote(store: SessionStore, two: tuple[str, str]) -> None:
-    assert not await vote(store, "a", over="b")
-    assert await vote(store, "b", over="a")
-    assert await votes(store) == [("b", 1, "a")]
-    assert await store.feedback.summary("ann") == [Tally("demo:1", "1", 0, 1), Tally("demo:2", "2", 1, 0)]
-
-
-async def test_each_vote_counts_for_its_version(store: SessionStore, two: tuple[str, str]) -> None:
-    for number in range(4):
-        await answer(store, two[0], f"c{number}", "10")
-    await vote(store, "a", over="b")
-    await vote(store, "c0", over="b")
-    await vote(store, "c1", -1)
-    await vote(store, "c2", over="c3")
-    assert await store.feedback.summary("ann") == [
-        Tally("demo:1", "1", 1, 0),
-        Tally("demo:2", "2", 0, 2),
-        Tally("demo:10", "10", 2, 2),
-    ]
-    assert await store.feedback.summary("ann", "demo", "2") == [Tally("demo:2", "2", 0, 2)]
-    assert await store.feedback.summary("ann", "dem") == [] == await store.feedback.summary("ann", "demo", "3")
 
 
 async def test_lists_are_of_a_model_or_a_version(store: SessionStore, clock: Clock, two: tuple[str, str]) -> None:
@@ -142,97 +108,6 @@ async def test_two_answers_of_one_session_never_had_the_same_prompt(store: Sessi
     assert [pair.same_prompt for pair in await pairs(store)] == [False]
 
 
-@pytest.mark.parametrize("gone", ["message", "other message", "session", "other session", "expired", "owner"])
-async def test_a_vote_goes_with_its_answers(store: SessionStore, clock: Clock, two: tuple[str, str], gone: str) -> None:
-    await vote(store, "a", over="b")
-    await vote(store, "b", -1)
-    number = int(gone.startswith("other"))
-    message = (await store.messages("ann", two[number])).data[1].id
-    if "message" in gone:
-        await store.delete_message("ann", two[number], message)
-    elif "session" in gone:
-        await store.delete("ann", two[number])
-    elif gone == "expired":
-        await store.patch("ann", two[1], {"ttl_seconds": 1e6})
-        await store.patch("ann", two[0], {"ttl_seconds": 5})
-        clock.move(6)
-    else:
-        await store.erase_owner("ann")
-    left = [] if number or gone == "owner" else [("b", -1, None)]
-    assert await votes(store) == left and await pairs(store) == []
-    assert await store.feedback.summary("ann") == ([Tally("demo:2", "2", 0, 1)] if left else [])
-    with pytest.raises(NotFound):
-        await vote(store, "b" if number or gone == "owner" else "a")
-    await store.sweep()
-    assert await rows(store) == len(left)
-
-
-async def rows(store: SessionStore) -> int:
-    async with store._database.reading() as connection:
-        found: int = (await connection.exec_driver_sql("SELECT count(*) FROM feedback")).scalar_one()
-        return found
-
-
-async def test_a_message_goes_where_its_vote_s_other_session_has_expired(
-    store: SessionStore, clock: Clock, two: tuple[str, str]
-) -> None:
-    """The vote is not to be seen any more, and still holds the message."""
-    await vote(store, "a", over="b")
-    await store.patch("ann", two[1], {"ttl_seconds": 5})
-    clock.move(6)
-    assert await votes(store) == []
-    message = (await store.messages("ann", two[0])).data[1].id
-    await store.delete_message("ann", two[0], message)
-    assert await rows(store) == 0
-
-
-@pytest.mark.parametrize("change", ["replaced", "edited"])
-async def test_an_answer_whose_text_is_another_keeps_its_vote(
-    store: SessionStore, two: tuple[str, str], change: str
-) -> None:
-    """It counts for the version. There is no text for a pair, and no second vote."""
-    await vote(store, "a", over="b")
-    await vote(store, "b", -1)
-    messages = (await store.messages("ann", two[0])).data
-    if change == "replaced":
-        new = NewReply("maybe", Answered(model="demo:2", version="2", answer_id="c"))
-        await store.replace_last_reply("ann", two[0], new)
-    else:
-        edited = await store.edit_message("ann", two[0], messages[1].id, content="maybe")
-        assert edited.answered is not None and (edited.answered.answer_id, edited.answered.model) == (None, "demo:1")
-    assert await votes(store) == [("b", -1, None), ("a", 1, "b")]
-    assert await store.feedback.summary("ann") == [Tally("demo:1", "1", 1, 0), Tally("demo:2", "2", 0, 2)]
-    assert await pairs(store) == []
-    with pytest.raises(NotFound, match="None of your sessions has the answer 'a'"):
-        await vote(store, "a")
-    if change == "replaced":
-        assert not await vote(store, "c", over="b")
-        assert [(pair.chosen, pair.rejected) for pair in await pairs(store)] == [("maybe", "no")]
-    await store.delete("ann", two[0])
-    assert await votes(store) == [("b", -1, None)]
-
-
-async def test_an_edit_that_changes_no_text_changes_no_vote(store: SessionStore, two: tuple[str, str]) -> None:
-    await vote(store, "a", over="b")
-    message = (await store.messages("ann", two[0])).data[1]
-    for content in (None, message.content):
-        await store.edit_message("ann", two[0], message.id, pinned=True, content=content)
-    assert len(await pairs(store)) == 1 and await vote(store, "a")
-
-
-async def test_copies_have_the_id_and_the_first_has_the_vote(store: SessionStore, two: tuple[str, str]) -> None:
-    reply = (await store.messages("ann", two[0])).data[1]
-    forked = await store.fork("ann", two[0], reply.id)
-    imported = await store.import_lines("ann", await store.export("ann", two[0]))
-    for session in (forked.id, imported.id):
-        copy = (await store.messages("ann", session)).data[1]
-        assert copy.answered == reply.answered and copy.id != reply.id
-    assert (await store.feedback.vote("ann", NewVote("a", 1)))[0].session_id == two[0]
-    await store.delete("ann", two[0])
-    assert await votes(store) == []
-    assert (await store.feedback.vote("ann", NewVote("a", 1)))[0].session_id == forked.id
-
-
 @pytest.mark.parametrize("id", ["é", "x" * 101, "\ud800"])
 async def test_an_import_refuses_what_is_no_id(store: SessionStore, two: tuple[str, str], id: str) -> None:
     lines = await store.export("ann", two[0])
@@ -269,18 +144,6 @@ async def test_a_session_has_so_many_votes(database_url: str) -> None:
         await vote(store, "3")
     assert len(await votes(store)) == 3
     await store.close()
-
-
-async def test_votes_are_there_after_a_restart(database_url: str) -> None:
-    store = await SessionStore.open(database_url)
-    session = (await store.create("ann")).id
-    await store.append_turn("ann", session, a_turn(answer_id="a", model="demo:1", version="1"))
-    stored, _ = await store.feedback.vote("ann", NewVote("a", -1, comment="어제"))
-    await store.close()
-    again = await SessionStore.open(database_url)
-    assert (await again.feedback.all("ann")).data == (stored,)
-    assert (await again.feedback.vote("ann", NewVote("a", 1)))[1]
-    await again.close()
 
 
 async def test_votes_and_deletions_at_once(store: SessionStore) -> None:

@@ -27,19 +27,6 @@ async def titles(store: SessionStore, query: str) -> list[str | None]:
     return [session.title for page in await pages(store, 3, query) for session in page.data]
 
 
-async def test_newest_first_in_pages(store: SessionStore, clock: Clock) -> None:
-    made = []
-    for n in range(7):
-        made.append((await store.create(OWNER)).id)
-        clock.move(n % 2)  # some are made at the same microsecond
-    found = await pages(store, 3)
-    assert [len(page.data) for page in found] == [3, 3, 1]
-    listed = [session for page in found for session in page.data]
-    assert sorted(made) == sorted(session.id for session in listed)
-    assert listed == sorted(listed, key=lambda session: (session.created_at, session.id), reverse=True)
-    assert [page.next_cursor is None for page in await pages(store, 7)] == [True]
-
-
 async def test_a_list_is_stable_under_inserts_and_deletions(store: SessionStore, clock: Clock) -> None:
     made = []
     for _ in range(6):
@@ -113,25 +100,6 @@ async def test_a_query_looks_in_title_metadata_and_messages(store: SessionStore,
     assert len(await titles(store, "  ")) == 4
     await store.patch(OWNER, session.id, {"title": "renamed 반찬"})
     assert "renamed 반찬" not in await titles(store, "도시락") and await titles(store, "반찬") == ["renamed 반찬"]
-
-
-async def test_a_query_sees_edits_and_deletions(store: SessionStore) -> None:
-    session = await store.create(OWNER, {"title": "t"})
-    turn = await say(store, OWNER, session.id, "불고기 두 개", "네")
-    await store.edit_message(OWNER, session.id, turn.messages[0].id, content="비빔밥 두 개")
-    assert (await titles(store, "불고기"), await titles(store, "비빔밥")) == ([], ["t"])
-    await store.delete_message(OWNER, session.id, turn.messages[0].id)
-    assert await titles(store, "비빔밥") == []
-    await say(store, OWNER, session.id, "식혜", "네")
-    await store.delete(OWNER, session.id)
-    assert await titles(store, "식혜") == []
-
-
-async def test_an_expired_session_is_not_found(store: SessionStore, clock: Clock) -> None:
-    session = await store.create(OWNER, {"title": "t", "ttl_seconds": 10})
-    await say(store, OWNER, session.id, "식혜")
-    clock.move(11)
-    assert await titles(store, "식혜") == [] and await pages(store, 5) == [Page((), None)]
 
 
 async def test_a_query_finds_what_a_plain_search_finds(store: SessionStore, clock: Clock) -> None:

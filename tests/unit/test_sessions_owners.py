@@ -10,14 +10,12 @@ import pytest
 
 from service.errors import Conflict, NotFound
 from service.storage.sessions import (
-    Answered,
     AnswerKind,
     Feedback,
     Fresh,
     Idempotency,
     NewMessage,
     NewReply,
-    NewTurn,
     NewVote,
     SessionStore,
     StoredAnswer,
@@ -97,13 +95,6 @@ async def test_a_foreign_message_is_not_there(store: SessionStore, name: str) ->
     assert len((await store.history("ann", session.id)).messages) == 2
 
 
-async def test_a_cursor_of_another_shows_nothing_of_his(store: SessionStore) -> None:
-    for _ in range(3):
-        await store.create("ann")
-    cursor = (await store.sessions("ann", limit=1)).next_cursor
-    assert (await store.sessions("mallory", cursor=cursor)).data == ()
-
-
 async def test_answers_and_votes_are_their_owner_s(store: SessionStore) -> None:
     """Not even the same words in the refusal tell whether there is such an answer."""
     for owner in ("ann", "mallory"):
@@ -124,17 +115,6 @@ async def refusal(store: SessionStore, new: NewVote) -> str:
     with pytest.raises(NotFound) as unknown:
         await store.feedback.vote("mallory", new)
     return unknown.value.message.replace(new.id, "gen-ann")
-
-
-async def test_one_s_own_answer_may_have_the_id_of_another_s(store: SessionStore) -> None:
-    """As an import can bring it: each votes on the own one."""
-    sessions = {owner: await store.create(owner) for owner in ("ann", "mallory")}
-    for number, (owner, session) in enumerate(sessions.items()):
-        turn = NewTurn((NewMessage("x"),), NewReply("y", Answered(answer_id="gen-1", model=f"demo:{number}")))
-        await store.append_turn(owner, session.id, turn)
-    vote, _ = await store.feedback.vote("mallory", NewVote("gen-1", 1))
-    assert (vote.model, vote.session_id) == ("demo:1", sessions["mallory"].id)
-    assert (await store.feedback.all("ann")).data == ()
 
 
 async def test_a_key_is_of_its_owner(store: SessionStore) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, Stale, UnsupportedField
+from service.errors import Conflict, InvalidRequest, QuotaExceeded, Stale, UnsupportedField
 from service.storage.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
 from tests.sessions import Clock, a_turn, contents, receipt, say
 
@@ -61,53 +61,6 @@ async def test_patch_changes_what_it_names(store: SessionStore) -> None:
     assert (await store.patch("ann", session.id, {"ttl_seconds": None})).ttl_seconds == store.limits.ttl_seconds
     with pytest.raises(UnsupportedField, match="colour"):
         await store.patch("ann", session.id, {"colour": "red"})  # type: ignore[typeddict-unknown-key]
-
-
-async def test_title_is_the_first_user_message(store: SessionStore) -> None:
-    session = await store.create("ann")
-    turn = await say(store, "ann", session.id, "  점심\n메뉴가 " + "길" * 100)
-    assert turn.session.title == ("점심 메뉴가 " + "길" * 100)[:80]
-    await say(store, "ann", session.id, "another")
-    assert (await store.get("ann", session.id)).title == turn.session.title
-    named = await store.create("ann", {"title": "mine"})
-    assert (await say(store, "ann", named.id, "hello")).session.title == "mine"
-
-
-async def test_a_title_goes_with_the_message_it_was_made_of(store: SessionStore) -> None:
-    session = await store.create("ann")
-    first = await say(store, "ann", session.id, "a secret")
-    await say(store, "ann", session.id, "the weather")
-    after = await store.delete_message("ann", session.id, first.messages[0].id)
-    assert after.title == "the weather"
-
-
-async def test_edit_pin_and_delete_touch_one_message(store: SessionStore) -> None:
-    session = await store.create("ann")
-    turns = [await say(store, "ann", session.id, f"question {n}", f"answer {n}") for n in range(3)]
-    before = (await store.messages("ann", session.id)).data
-    edited = await store.edit_message("ann", session.id, before[2].id, content="edited")
-    pinned = await store.edit_message("ann", session.id, before[3].id, pinned=True)
-    assert edited.content == "edited" and pinned.pinned and pinned.content == "answer 1"
-    after = (await store.messages("ann", session.id)).data
-    assert [old for old, new in zip(before, after, strict=True) if old != new] == [before[2], before[3]]
-    session = await store.delete_message("ann", session.id, before[2].id)
-    assert (session.message_count, session.revision) == (5, turns[-1].session.revision + 3)
-    assert await contents(store, "ann", session.id) == ["question 0", "answer 0", "answer 1", "question 2", "answer 2"]
-    with pytest.raises(NotFound):
-        await store.edit_message("ann", session.id, before[2].id, content="again")
-
-
-async def test_replace_last_reply(store: SessionStore) -> None:
-    session = await store.create("ann")
-    with pytest.raises(Conflict):
-        await store.replace_last_reply("ann", session.id, NewReply("no"))
-    turn = await say(store, "ann", session.id, "hello", "first")
-    again = await store.replace_last_reply("ann", session.id, NewReply("second", Answered(finish_reason="length")))
-    assert await contents(store, "ann", session.id) == ["hello", "second"]
-    assert again.reply.id != turn.reply.id and again.session.message_count == 2
-    await store.delete_message("ann", session.id, again.reply.id)
-    with pytest.raises(Conflict):
-        await store.replace_last_reply("ann", session.id, NewReply("third"))
 
 
 async def test_a_stale_writer_is_told(store: SessionStore) -> None:
@@ -368,13 +321,6 @@ async def test_room_of_a_session_and_of_an_owner(small: SessionStore) -> None:
             await call
     await small.create("bob")
     assert len((await small.sessions("ann")).data) == 2
-
-
-async def test_an_owner_cannot_outrun_the_limit(small: SessionStore, database_url: str) -> None:
-    other = await SessionStore.open(database_url, small.limits)
-    made = await asyncio.gather(*(each.create("ann") for each in (small, other) * 4), return_exceptions=True)
-    assert sum(not isinstance(each, BaseException) for each in made) == 2
-    await other.close()
 
 
 async def test_a_reply_is_kept_whatever_it_is(small: SessionStore) -> None:
