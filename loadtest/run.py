@@ -26,8 +26,8 @@ from loadtest.runner.figures import figures
 from loadtest.runner.judging import EXIT, checks, verdict
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.reading import read_scenario
-from service.evaluation.scenarios.refused import NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ def create() -> Any:
     from service.api.edge import layer as edge
     from service.api.edge import spans
     from service.app import create as app
-    from service.observability.tracing.bounded import CountedExporter
-    from service.observability.tracing.exporting import Exporting
+    from service.observability.tracing.exporting import CountedExporter, Exporting
 
     recorded, sent, count = Timed(), Timed(), 0
     setattr(edge, "span_of", recorded.wrap(spans.span_of))  # noqa: B010

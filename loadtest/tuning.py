@@ -33,13 +33,12 @@ from models.weights.quantize import quantize
 from service.evaluation.scenarios.reading import read_scenario
 from service.evaluation.scenarios.scenario import Scenario
 from service.evaluation.tuning import objective
-from service.evaluation.tuning.candidate import Candidate, present
 from service.evaluation.tuning.driving import Broken, drive
 from service.evaluation.tuning.engines import Engines, engine_of
-from service.evaluation.tuning.field import GRAINS, Grain, Reach, family, field
+from service.evaluation.tuning.field import GRAINS, Candidate, Grain, Reach, family, field, present
 from service.evaluation.tuning.halving import Round
+from service.evaluation.tuning.objective import Slice
 from service.evaluation.tuning.outcome import Outcome
-from service.evaluation.tuning.slices import Slice
 from service.evaluation.tuning.tuner import Tuner
 from service.evaluation.tuning.workload import Workload
 from service.host import usable_cores

@@ -13,11 +13,10 @@ import pytest
 from service.evaluation.scenarios.reading import parse
 from service.evaluation.scenarios.scenario import Scenario
 from service.evaluation.tuning import tuner
-from service.evaluation.tuning.candidate import Candidate
 from service.evaluation.tuning.driving import Broken
-from service.evaluation.tuning.field import Grain, Reach
+from service.evaluation.tuning.field import Candidate, Grain, Reach
 from service.evaluation.tuning.halving import Round
-from service.evaluation.tuning.slices import Slice
+from service.evaluation.tuning.objective import Slice
 from service.evaluation.tuning.tuner import Tuner
 
 CLOSED: dict[str, Any] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 

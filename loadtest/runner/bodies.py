@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.evaluation.scenarios.prompts import Drawn
+from service.evaluation.scenarios.requests import Drawn
 
 
 def body(drawn: Drawn) -> dict[str, Any]:

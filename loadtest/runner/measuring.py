@@ -24,7 +24,7 @@ from loadtest.runner.address import Address
 from loadtest.runner.sample import Sample
 from loadtest.runner.server import Actions, facts
 from loadtest.runner.users import Run, user_class
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 
 BUSY_CORES: Final = 0.9

@@ -14,8 +14,7 @@ import msgspec
 from loadtest.runner.address import Address
 from loadtest.runner.judging import Check, Verdict
 from service.evaluation.host import machine
-from service.evaluation.scenarios.figures import Figures
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import Figures, NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 
 FILE: Final = "figures.json"

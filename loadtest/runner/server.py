@@ -14,7 +14,7 @@ from gevent import sleep
 from loadtest.runner.replies import Reply
 from loadtest.runner.users import Run
 from loadtest.runner.wire import Connection
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.scenario import Action, BeginRollout, EndRollout, Promote
 
 TRIES: Final = 5

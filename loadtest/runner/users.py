@@ -24,8 +24,7 @@ from loadtest.runner.bodies import body
 from loadtest.runner.replies import Answer, Reply, read
 from loadtest.runner.sample import Sample
 from loadtest.runner.wire import Connection
-from service.evaluation.scenarios.arrivals import due_times
-from service.evaluation.scenarios.prompts import Dialogue, Drawn, one_request
+from service.evaluation.scenarios.requests import Dialogue, Drawn, due_times, one_request
 from service.evaluation.scenarios.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
 
 EARLY_SECONDS = 0.002

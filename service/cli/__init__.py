@@ -14,13 +14,12 @@ from rich.text import Text
 from models import __version__
 from models.errors import RepositoryError
 from service.cli import guard, models, store
-from service.cli.completion import complete_reference
 from service.cli.doctor.command import doctor as doctor_command
 from service.cli.examples import COMMON, put_examples
 from service.cli.node import node
 from service.cli.serve.command import serve as serve_command
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import console, repository
+from service.cli.terminal import complete_reference, console, repository
 from service.cli.tune import tune
 from service.errors import DosirakError, NoEngine
 from service.host import has_torch
@@ -84,7 +83,7 @@ def talk(
     """Talk to a running server; see what of the chat fits its window. Piped in, a line is a message."""
     from service.cli.chat import run
     from service.cli.client import Client
-    from service.cli.serve.address import address, authorization
+    from service.cli.serve.checks import address, authorization
 
     settings = settings_or_exit(console)
     fields = {"model": model, "policy": policy, "system": system}

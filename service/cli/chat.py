@@ -11,8 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from service.cli.client import Client, Fields
-from service.cli.commands import COMMANDS, unknown
-from service.cli.conversation import Conversation
+from service.cli.commands import COMMANDS, Conversation, unknown
 from service.cli.printing import SPEAKERS, JsonLines, Output, Plain, Terminal
 from service.cli.wire import Session
 from service.errors import DosirakError

@@ -1,20 +1,94 @@
-"""This module holds the slash commands of `dosirak chat`. Each command is a function of the chat and of the text behind
-the command's name."""
+"""A conversation is one chat with a server's session, and its commands are the lines that begin with a slash."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from service.cli.client import Refused
-from service.cli.conversation import Conversation
+from service.cli.client import Client, Fields, Refused
+from service.cli.printing import Output
 from service.cli.window import counted
-from service.cli.wire import Message
-from service.errors import InvalidRequest
+from service.cli.wire import Answer, Message, Receipt, Session
+from service.errors import DosirakError, InvalidRequest
+
+SHOWN: Final = 20
+HELP: Final = {
+    "/history [HOW MANY]": f"the messages, those left out struck through; {SHOWN} where no number is given",
+    "/pin MESSAGE": "keep a message, by its number or id, from being left out",
+    "/unpin MESSAGE": "take that back",
+    "/edit MESSAGE TEXT": "change what a message says",
+    "/fork [MESSAGE]": "go on in a copy of the session up to a message",
+    "/regenerate": "answer the last question again",
+    "/policy [NAME]": "what is left out where not all fits: window, middle, summarise, retrieve or refuse",
+    "/preview TEXT": "what of the chat a message would send, without sending it",
+    "/new": "begin a new session",
+    "/session": "this session's id: `dosirak chat --session` goes on with it",
+    "/export FILE": "the session as JSON lines",
+    "/help": "this",
+    "/quit": "leave; Ctrl-D does as well",
+}
+
+
+@dataclass
+class Conversation:
+    """One conversation. New sessions are made with `settings`; `parameters` go with every turn."""
+
+    client: Client
+    output: Output
+    session: Session
+    settings: Fields
+    parameters: Fields
+    receipt: Receipt | None = None
+    over: bool = False
+    _known: dict[str, Message] = field(default_factory=dict)
+
+    def turn(self, text: str) -> Fields:
+        """Returns the body that says `text` in this session."""
+        messages = [{"role": "user", "content": text}]
+        return {"session_id": self.session.id, "messages": messages, "parameters": self.parameters}
+
+    def hear(self, answer: Generator[str | Answer, None, None]) -> None:
+        """Prints an answer as it comes. Ctrl-C stops it."""
+        try:
+            with closing(answer):
+                for part in answer:
+                    if isinstance(part, Answer):
+                        self._answered(part)
+                    else:
+                        self.output.piece(part)
+        except KeyboardInterrupt:
+            self.output.stopped()
+            if not self.output.interactive:
+                raise
+
+    def messages(self) -> tuple[Message, ...]:
+        """Returns all messages of the session, as the server has them now."""
+        found = self.client.messages(self.session.id)
+        self._known = {message.id: message for message in found}
+        return found
+
+    def enter(self, session: Session) -> None:
+        """Goes on in another session, with what its last answer saw."""
+        self.session, self.receipt = session, None
+        if session.message_count:
+            receipts = [message.context for message in self.messages() if message.context]
+            self.receipt = receipts[-1] if receipts else None
+
+    def _answered(self, answer: Answer) -> None:
+        before, receipt = self.receipt, answer.receipt
+        last = receipt.dropped[-1] if receipt.dropped else ""
+        if last and last not in self._known:
+            with suppress(DosirakError):  # the answer itself has arrived
+                self.messages()
+        words = self._known[last].words if last in self._known else last
+        self.output.answered(answer, before.dropped if before else (), words)
+        self.receipt = receipt
+
 
 Command = Callable[[Conversation, str], None]
-SHOWN: Final = 20
 
 
 def show_help(chat: Conversation, rest: str) -> None:
@@ -125,21 +199,6 @@ def _message(chat: Conversation, which: str) -> tuple[int, Message]:
     return number, messages[number - 1]
 
 
-HELP: Final = {
-    "/history [HOW MANY]": f"the messages, those left out struck through; {SHOWN} where no number is given",
-    "/pin MESSAGE": "keep a message, by its number or id, from being left out",
-    "/unpin MESSAGE": "take that back",
-    "/edit MESSAGE TEXT": "change what a message says",
-    "/fork [MESSAGE]": "go on in a copy of the session up to a message",
-    "/regenerate": "answer the last question again",
-    "/policy [NAME]": "what is left out where not all fits: window, middle, summarise, retrieve or refuse",
-    "/preview TEXT": "what of the chat a message would send, without sending it",
-    "/new": "begin a new session",
-    "/session": "this session's id: `dosirak chat --session` goes on with it",
-    "/export FILE": "the session as JSON lines",
-    "/help": "this",
-    "/quit": "leave; Ctrl-D does as well",
-}
 COMMANDS: Final[dict[str, Command]] = {
     "/history": history,
     "/pin": pin,

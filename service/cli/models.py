@@ -18,13 +18,21 @@ from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
 from models.repository.report import Report
 from models.repository.repository import Repository
-from service.cli.aliases import history, promote, rollback
+from service.cli.aliases import history, promote, rollback, rollout
 from service.cli.catalogue import catalogue
-from service.cli.completion import complete_reference
 from service.cli.reports import print_reports, shown_state
-from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Json, Reason, Reference, Version, console, print_json, repository, who
+from service.cli.terminal import (
+    Json,
+    Reason,
+    Reference,
+    Version,
+    complete_reference,
+    console,
+    print_json,
+    repository,
+    who,
+)
 
 app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
 Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quick (a minute) or full.")]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,21 +18,21 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
+from models.errors import Conflict
 from models.imports.starter import DEMO, demo_is_wanted
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
+from models.repository.disk import leases
 from models.repository.repository import Repository
-from service.cli.in_use import alone
-from service.cli.serve.checks import check_directory
+from service.cli.serve.checks import address, check_directory, is_dosirak, marked
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, Reference, console, print_json
 from service.cli.tuning_screen import TuningScreen, print_outcome, shown_outcome
 from service.errors import NoEngine
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.reading import read_scenario
-from service.evaluation.scenarios.refused import NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
-from service.evaluation.tuning import tuned_file
-from service.evaluation.tuning.candidate import present
-from service.evaluation.tuning.field import family, field
+from service.evaluation.tuning import outcome
+from service.evaluation.tuning.field import family, field, present
 from service.evaluation.tuning.outcome import Outcome
 from service.host import has_gpu, has_torch, usable_cores
 from service.settings import Settings
@@ -44,11 +44,39 @@ INTERRUPTED: Final = 130
 DAY: Final = 86_400.0
 
 
+@contextmanager
+def alone(settings: Settings, repository: Repository, versions: list[Manifest], anyway: bool) -> Iterator[str]:
+    """Marks the data directory as used while inside. Yields what uses it already, "" for nothing. Raises NotMeasured
+    for that, unless `anyway`."""
+    with ExitStack() as held:
+        warning = held.enter_context(marked(settings.data_dir))
+        user = f"a server uses {settings.data_dir}" if warning else _other_user(settings, repository, versions)
+        if user and not anyway:
+            raise NotMeasured(
+                f"{user}: it would get slower and the figures would be wrong; end it first, or tune beside it with "
+                "--anyway"
+            )
+        yield user
+
+
+def _other_user(settings: Settings, repository: Repository, versions: list[Manifest]) -> str:
+    """Servers that `dosirak serve` did not start make no mark, but they answer, or lease their versions."""
+    if is_dosirak(settings):
+        return f"a server answers at {address(settings)}"
+    for version in versions:
+        try:
+            with leases.unused(repository.path(version)):
+                pass
+        except Conflict:
+            return f"another process uses {version.reference}"
+    return ""
+
+
 def tune(
     model: Reference,
     load: Annotated[Path, typer.Option(help="A scenario, as loadtest/scenarios/chat.toml: what load, which limits.")],
     seconds: Annotated[float, typer.Option(min=1, max=DAY, help="What it may take in all.")] = 300,
-    out: Annotated[Path, typer.Option(help="The file to write, for dosirak serve --settings.")] = Path(tuned_file.NAME),
+    out: Annotated[Path, typer.Option(help="The file to write, for dosirak serve --settings.")] = Path(outcome.NAME),
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also beside a server in use, which then slows down.")
     ] = False,
@@ -88,7 +116,7 @@ class _Tuning:
 
     @classmethod
     def of(cls, settings: Settings, words: str, scenario: Scenario, seconds: float, out: Path) -> _Tuning:
-        tuned_file.require_writable(out)
+        outcome.require_writable(out)
         check_directory(settings.data_dir)
         repository = open_repository(settings)
         if ModelReference.parse(words).name == DEMO and demo_is_wanted(repository):
@@ -140,7 +168,7 @@ class _Tuning:
             raise NotMeasured("no candidate could serve this load; the reasons are above")
         chosen = next(each for each in self.versions if each.reference == found.chosen.candidate.reference)
         command = shlex.join(["dosirak", *sys.argv[1:]])
-        tuned_file.write(self.out, self.words, self.manifest, chosen, found, command, beside)
+        outcome.write(self.out, self.words, self.manifest, chosen, found, command, beside)
         if not json:
             console.print(f"{self.out} is written: dosirak serve --settings {self.out}", soft_wrap=True)
         return BROKEN if found.chosen.broken else 0

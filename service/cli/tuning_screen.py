@@ -17,11 +17,10 @@ from models.manifest import Manifest
 from service.evaluation.host import machine
 from service.evaluation.scenarios.figures import shown
 from service.evaluation.scenarios.scenario import Scenario
-from service.evaluation.tuning.candidate import Candidate
+from service.evaluation.tuning.field import Candidate
 from service.evaluation.tuning.halving import Round
-from service.evaluation.tuning.outcome import Outcome, Row
-from service.evaluation.tuning.slices import Slice
-from service.evaluation.tuning.tuned_file import described
+from service.evaluation.tuning.objective import Slice
+from service.evaluation.tuning.outcome import Outcome, Row, described
 
 WIDTH: Final = 110
 MOST_OUT: Final = 8

@@ -1,17 +1,99 @@
-"""The log is set up here: one line a record on standard error, JSON or readable. The module knows no route and no
-request."""
+"""The log: one line a record on standard error, JSON or readable, and exceptions without their messages, which often
+quote users' text. The module knows no route and no request."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import Final
 
 import msgspec
 import structlog
+from structlog.typing import EventDict, WrappedLogger
 
-from service.observability.log_lines import LogLines
-from service.observability.tracebacks import wordless
 from service.settings import Settings, colours_wanted
+
+REQUEST: Final = "request"
+"""The event of `api.edge.layer`: one for each HTTP request."""
+ELSEWHERE: Final = frozenset({"event", "level", "timestamp", "exception"})
+METHOD_WIDTH, ROUTE_WIDTH, MS_WIDTH = 6, 22, 7
+RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
+GREEN, YELLOW, RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+LEVELS: Final = {"warning": YELLOW, "error": RED, "critical": RED}
+"""The levels that a line names, with their colours; the others are usual."""
+LONGEST_CHAIN: Final = 8
+BETWEEN: Final = "\n"
+
+
+class LogLines:
+    """The last processor of structlog: it makes text of a record. An exception follows on lines of its own."""
+
+    def __init__(self, colours: bool) -> None:
+        self._colours = colours
+
+    def __call__(self, _logger: WrappedLogger, _method: str, record: EventDict) -> str:
+        parts = self._request(record) if record["event"] == REQUEST else self._event(record)
+        line = "  ".join([self._styled(str(record.get("timestamp", "")), DIM), *parts])
+        return f"{line}\n{record['exception']}" if record.get("exception") else line
+
+    def _request(self, record: Mapping[str, object]) -> list[str]:
+        """Returns method and route, status, milliseconds, tokens of prompt and answer, model or error code. The route
+        is its template: an address may hold a user's words."""
+        status = record["status"]
+        seconds = record["seconds"]
+        assert isinstance(status, int) and isinstance(seconds, float)
+        parts = [
+            f"{record['method']:<{METHOD_WIDTH}} {record['route'] or '(no route)':<{ROUTE_WIDTH}}",
+            self._styled(str(status), RED if status >= 500 else YELLOW if status >= 400 else GREEN),
+            f"{seconds * 1000:{MS_WIDTH},.0f} ms",
+        ]
+        if "completion_tokens" in record:
+            parts.append(f"{record['prompt_tokens']}+{record['completion_tokens']} tokens")
+        return [*parts, *(str(record[name]) for name in ("model", "code") if name in record)]
+
+    def _event(self, record: Mapping[str, object]) -> list[str]:
+        level = str(record.get("level", ""))
+        named = [self._styled(level, LEVELS[level])] if level in LEVELS else []
+        facts = [
+            f"{name}={_shown(value)}"
+            for name, value in record.items()
+            if name not in ELSEWHERE and not name.startswith("_") and value is not None
+        ]
+        return [*named, self._styled(str(record["event"]), BOLD), *([" ".join(facts)] if facts else [])]
+
+    def _styled(self, text: str, style: str) -> str:
+        return f"{style}{text}{RESET}" if self._colours and text else text
+
+
+def _shown(value: object) -> str:
+    """Returns a value's text; in quotes where it has white space or is no plain text."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+def wordless(exc_info: ExcInfo) -> str:
+    """Returns the frames and the type of the exception, and of its causes, the first cause first."""
+    chain = list(islice(_chain(exc_info[1]), LONGEST_CHAIN))
+    return BETWEEN.join(_one(error) for error in reversed(chain))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _one(error: BaseException) -> str:
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error)
+    return f"Traceback (most recent call last):\n{frames}{kind.__module__}.{kind.__qualname__}"
 
 
 def configure_logging(settings: Settings) -> None:

@@ -321,7 +321,7 @@ async def test_a_dead_collector_costs_a_counter_and_one_line(
     serve: Serve, collector: Collector, logged: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector.status = 500
-    monkeypatch.setattr("service.observability.tracing.bounded.DELAY_MS", 10.0)
+    monkeypatch.setattr("service.observability.tracing.exporting.DELAY_MS", 10.0)
     async with serve(otlp_endpoint=collector.url) as world:
         assert await counter(world, "trace_export_failures") == 0
         async with asyncio.timeout(30):
@@ -344,8 +344,8 @@ async def test_a_collector_that_never_answers_holds_nothing_up(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, logged: StringIO
 ) -> None:
     """Neither an answer nor the end of the server; what does not fit is counted."""
-    monkeypatch.setattr("service.observability.tracing.bounded.MOST_WAITING", 2)
-    monkeypatch.setattr("service.observability.tracing.bounded.BATCH", 1)
+    monkeypatch.setattr("service.observability.tracing.exporting.MOST_WAITING", 2)
+    monkeypatch.setattr("service.observability.tracing.exporting.BATCH", 1)
     monkeypatch.setattr(exporting, "CLOSE_SECONDS", 0.2)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"

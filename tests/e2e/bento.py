@@ -14,6 +14,15 @@ from models.imports.starter import WEIGHTS, publish_demo
 from models.repository.repository import Repository
 from tests.e2e.server import ROOT, python
 
+STAND_IN = """#!{python}
+import pathlib, shutil, sys
+if sys.argv[1] == "version":
+    print("27.0.0")
+else:
+    shutil.copytree(pathlib.Path.cwd(), {context!r}, symlinks=True)
+"""
+MOUNT = re.compile(r"--mount=\S+ *")
+
 
 @dataclass(frozen=True)
 class Bento:
@@ -52,16 +61,6 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
         "DOSIRAK_IDLE_REPORTS": "false",
         **variables,
     }
-
-
-STAND_IN = """#!{python}
-import pathlib, shutil, sys
-if sys.argv[1] == "version":
-    print("27.0.0")
-else:
-    shutil.copytree(pathlib.Path.cwd(), {context!r}, symlinks=True)
-"""
-MOUNT = re.compile(r"--mount=\S+ *")
 
 
 def containerize(bento: Bento, directory: Path) -> Path:

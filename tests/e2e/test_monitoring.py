@@ -24,6 +24,15 @@ from tests.e2e.server import Server, free_port
 LABELS = {"model": "demo", "version": "2"}
 ACCEPTED = ("dosirak_spec_decode_num_accepted_tokens_total", "")
 STORY = "도시락 두 개 주세요. 김치볶음밥 하나, 불고기 하나 주세요. " * 4
+PROMETHEUS = shutil.which("prometheus")
+VARIABLES = {"$__rate_interval": "30s", "$__range": "1m", "$instance": ".*", "$model": ".*", "$version": ".*"}
+CONFIGURATION = """
+global: {{scrape_interval: 1s, evaluation_interval: 2s}}
+rule_files: ["{rules}"]
+scrape_configs:
+  - job_name: dosirak
+    static_configs: [{{targets: ["{target}"]}}]
+"""
 
 
 def values_of(client: httpx.Client) -> dict[tuple[str, str], float]:
@@ -75,16 +84,7 @@ def test_flops_are_those_of_config_and_usage(served: Server, data_dir: Path) -> 
     assert drafted >= accepted, "how many did not depends on what a step costs just now"
 
 
-PROMETHEUS = shutil.which("prometheus")
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus here: apt-get install prometheus")
-VARIABLES = {"$__rate_interval": "30s", "$__range": "1m", "$instance": ".*", "$model": ".*", "$version": ".*"}
-CONFIGURATION = """
-global: {{scrape_interval: 1s, evaluation_interval: 2s}}
-rule_files: ["{rules}"]
-scrape_configs:
-  - job_name: dosirak
-    static_configs: [{{targets: ["{target}"]}}]
-"""
 
 
 def query(client: httpx.Client, path: str, **parameters: str) -> Any:

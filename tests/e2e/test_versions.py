@@ -24,6 +24,9 @@ from tests.published import with_demo
 
 MODELS = "/v1/repository/models"
 DEMO = ROOT / "models" / "demo" / "weights"
+PROMPTS = ("안녕", "translate: the lunch box is full", "한 줄 요약: " + "김밥 두 줄과 물 한 병. " * 3, "x")
+NEW_TOKENS = 12
+SAVES = {"t5": save_t5, "bart": save_bart}
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +100,6 @@ def test_one_process_serves_a_base_and_its_adapters(server: Server) -> None:
             model: alone[model] for model in ("meal:1", "meal:3")
         }
         assert said(client, "meal:2") == alone["meal:2"], "and it comes back"
-
-
-PROMPTS = ("안녕", "translate: the lunch box is full", "한 줄 요약: " + "김밥 두 줄과 물 한 병. " * 3, "x")
-NEW_TOKENS = 12
-SAVES = {"t5": save_t5, "bart": save_bart}
 
 
 Imported = Callable[[str], Path]

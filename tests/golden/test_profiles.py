@@ -19,8 +19,7 @@ from service.engine.protocol.messages import EngineConfig, Profile, Profiled, Sa
 from service.engine.protocol.profiling import Profiler
 from service.engine.runner.native.library import library
 from service.engine.runner.native.marks import PHASES
-from service.observability.profiles.operators import Measured, differences
-from service.observability.profiles.trace import join
+from service.observability.profiles.trace import Measured, differences, join
 from tests.fakes import make_request, tokens_of
 from tests.golden.conftest import Load
 from tests.golden.tiny import request, save_tiny

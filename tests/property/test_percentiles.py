@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.observability.metrics.window import DIGITS, Window, percentile
+from service.observability.metrics.recent import DIGITS, Window, percentile
 
 SECONDS = st.floats(0, 100, allow_nan=False)
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from models import __version__
 from models.repository.repository import Repository
 from service import cli
-from service.cli.completion import complete_name, complete_reference
 from service.cli.examples import EXAMPLES
+from service.cli.terminal import complete_name, complete_reference
 from tests.versions import publish
 
 ROOT = Path(__file__).parents[2]

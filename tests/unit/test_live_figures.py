@@ -14,7 +14,7 @@ from service.engine.client.engine import Engine
 from service.engine.protocol.messages import EngineStats, StepRecord
 from service.observability.live.figures import MOST_STEPS, Figures
 from service.observability.metrics import Metrics
-from service.observability.metrics.window import MOST_OBSERVATIONS, WINDOW_SECONDS, Window, percentile
+from service.observability.metrics.recent import MOST_OBSERVATIONS, WINDOW_SECONDS, Window, percentile
 from tests.fake_service import ScriptedEngine, serving
 from tests.fakes import FakeClock
 

@@ -19,9 +19,8 @@ from loadtest.runner.replies import Reply, read
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
 from loadtest.runner.server_events import Splitter, data_of
-from service.evaluation.scenarios.figures import percentile
+from service.evaluation.scenarios.figures import NotMeasured, percentile
 from service.evaluation.scenarios.reading import parse
-from service.evaluation.scenarios.refused import NotMeasured
 
 HERE = parse_address("http://127.0.0.1:3000")
 HOST = Host("a processor", "x86_64", 2, 24)

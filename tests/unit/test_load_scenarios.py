@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.runner.address import parse_address
-from service.evaluation.scenarios.arrivals import due_times
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.reading import parse, read_scenario
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.requests import due_times
 from service.evaluation.scenarios.scenario import OpenLoop
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "loadtest" / "scenarios").glob("*.toml"))

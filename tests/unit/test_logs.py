@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from service.observability.log_lines import LogLines
-from service.observability.logs import configure_logging
+from service.observability.logs import LogLines, configure_logging
 from service.settings import Settings, child_environment, colours_wanted
 
 REQUEST: dict[str, Any] = {

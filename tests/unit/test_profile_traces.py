@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.observability.profiles.operators import Measured, Operator, differences
-from service.observability.profiles.trace import Event, Sums, join
+from service.observability.profiles.trace import Event, Measured, Operator, Sums, differences, join
 from tests.profiles import BASE, event, write_piece
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.cli.serve import serving
-from service.cli.settings_file import MOST_BYTES, Line, WrongFile, parse, read_settings_file
+from service.cli.settings import MOST_BYTES, Line, WrongFile, parse, read_settings_file
 from service.settings import Settings, add_to_environment
 
 

@@ -24,11 +24,9 @@ import pytest
 from rich.console import Console
 
 from models.repository.repository import Repository
-from service.cli.serve import checks, process
+from service.cli.serve import checks, serving
 from service.cli.serve.checks import CannotStart
-from service.cli.serve.first_answer import show_first_answer
-from service.cli.serve.screen import Screen
-from service.cli.serve.waiting import slow_kernels, wait_until_ready
+from service.cli.serve.showing import Screen, show_first_answer, slow_kernels, wait_until_ready
 from service.settings import Settings
 from tests.e2e.server import free_port
 from tests.versions import publish
@@ -360,20 +358,20 @@ time.sleep(600)
 
 
 def test_an_end_at_once_reaches_processes_with_sessions_of_their_own() -> None:
-    child = process.start([sys.executable, "-c", FAMILY], dict(os.environ), piped=True)
+    child = serving.start([sys.executable, "-c", FAMILY], dict(os.environ), piped=True)
     assert child.stdout is not None and child.stdout.readline() == b"up\n"
     family = psutil.Process(child.pid).children(recursive=True)
     assert len(family) == 1 and os.getpgid(child.pid) == child.pid != os.getpgrp()
-    process.kill(child)
+    serving.kill(child)
     block_until(lambda: not alive(family))
     assert child.returncode == -9
-    process.kill(child)
+    serving.kill(child)
     child.stdout.close()
 
 
 @pytest.mark.parametrize(("returned", "status"), [(0, 0), (-15, 0), (-2, 0), (-9, 9), (1, 1)])
 def test_exit_status(returned: int, status: int) -> None:
-    assert process.exit_status(returned) == status
+    assert serving.exit_status(returned) == status
 
 
 def test_two_quick_interrupts_are_two() -> None:
@@ -390,18 +388,18 @@ def test_two_quick_interrupts_are_two() -> None:
             block_until(partial(lambda count: len(heard) == count, count))
 
     before = signal.signal(signal.SIGINT, interrupt)
-    child = process.start([sys.executable, "-c", "import time; time.sleep(5)"], dict(os.environ), piped=False)
+    child = serving.start([sys.executable, "-c", "import time; time.sleep(5)"], dict(os.environ), piped=False)
     seen: list[str] = []
     try:
         threading.Timer(0.1, twice).start()
         try:
-            process.wait(child)
+            serving.wait(child)
         except KeyboardInterrupt:
             seen.append("first")
-            process.wait(child)
+            serving.wait(child)
     except KeyboardInterrupt:
         seen.append("second")
     finally:
         signal.signal(signal.SIGINT, before)
-        process.kill(child)
+        serving.kill(child)
     assert seen == ["first", "second"]

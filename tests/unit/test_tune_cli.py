@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from service import cli
-from service.cli import in_use
 from service.cli.serve.checks import marked
-from service.cli.settings_file import read_settings_file
+from service.cli.settings import read_settings_file
 from service.cli.tuning_screen import TuningScreen
 from service.evaluation.tuning import engines, tuner
-from service.evaluation.tuning.candidate import Candidate
+from service.evaluation.tuning.field import Candidate
 from service.settings import Settings
 from tests.fakes import InProcessEngine
 from tests.tokenizers import write
@@ -61,8 +60,8 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DOSIRAK_PORT", "1")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "load.toml").write_text(LOAD)
-    monkeypatch.setattr(in_use, "is_dosirak", lambda settings: False)
-    monkeypatch.setattr("service.evaluation.tuning.candidate.usable_cores", lambda: 2)
+    monkeypatch.setattr(verb, "is_dosirak", lambda settings: False)
+    monkeypatch.setattr("service.evaluation.tuning.field.usable_cores", lambda: 2)
     monkeypatch.setattr(verb, "usable_cores", lambda: 2)
     monkeypatch.setattr(engines, "engine_of", lambda settings, repository, chosen, manifest: Fast(chosen))
     monkeypatch.setattr(tuner, "LEAST_SECONDS", 0.05)
@@ -153,7 +152,7 @@ def test_a_server_without_a_mark_is_seen_by_its_answer_or_its_lease(
     with Repository(data_dir).lease(version):
         status, said = run()
         assert status == 2 and "another process uses tiny:1" in said and "--anyway" in said
-    monkeypatch.setattr(in_use, "is_dosirak", lambda settings: True)
+    monkeypatch.setattr(verb, "is_dosirak", lambda settings: True)
     status, said = run()
     assert status == 2 and "a server answers at http://127.0.0.1:1" in said and "--anyway" in said
 

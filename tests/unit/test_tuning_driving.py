@@ -13,8 +13,8 @@ import pytest
 
 from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason, Request, StepOutput
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.reading import parse
-from service.evaluation.scenarios.refused import NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 from service.evaluation.tuning.driving import Broken, drive
 from service.evaluation.tuning.workload import Workload, _require_engine_only

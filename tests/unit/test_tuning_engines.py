@@ -13,9 +13,9 @@ from models.repository.repository import Repository
 from service.deployments.memory import ENGINE_BYTES, loaded_bytes
 from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.replicas import Replicas
-from service.evaluation.tuning.candidate import Candidate
 from service.evaluation.tuning.driving import Broken
 from service.evaluation.tuning.engines import RESERVE_BYTES, Engines, engine_of
+from service.evaluation.tuning.field import Candidate
 from service.settings import Settings
 from tests.fakes import InProcessEngine
 from tests.tuning import candidate

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
-from service.evaluation.tuning import candidate as candidates
-from service.evaluation.tuning.candidate import Candidate, present
-from service.evaluation.tuning.field import GRAINS, Reach, family, field, ladder, shapes
+from service.evaluation.tuning import field as candidates
+from service.evaluation.tuning.field import GRAINS, Candidate, Reach, family, field, ladder, present, shapes
 from service.settings import Settings
 from tests.versions import publish
 

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.evaluation.scenarios.figures import Figures
-from service.evaluation.tuning.candidate import Candidate
-from service.evaluation.tuning.objective import broken, excess, frontier, judged, order, ratio
+from service.evaluation.tuning.field import Candidate
+from service.evaluation.tuning.objective import Slice, broken, excess, figures, frontier, judged, order, ratio
 from service.evaluation.tuning.outcome import outcome
-from service.evaluation.tuning.slices import Slice, figures
 from tests.tuning import OPEN, candidate, scenario, slice_of
 
 A, B, C = (candidate(number) for number in range(3))

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.tuning.halving import Round, counts
 from tests.tuning import OPEN, World, candidate, scenario, slice_of
 

@@ -14,8 +14,8 @@ from models.errors import RepositoryError
 from models.imports.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
 from models.repository.standing import standings
 from service.cli.doctor.checks import Surroundings
-from service.cli.serve.address import address, is_dosirak, resolve, try_to_listen
-from service.cli.serve.newcomer import entry_for
+from service.cli.serve.checks import address, is_dosirak, resolve, try_to_listen
+from service.cli.serve.command import entry_for
 from service.deployments.memory import loaded_bytes
 from service.engine.runner.native.build import COMPILERS
 from service.settings import Settings

@@ -1,5 +1,5 @@
-"""Each check looks for one thing that would stop a server's start, before anything is started. It knows no server and
-changes nothing.
+"""Each check looks for one thing that would stop a server's start, before anything is started; and the address of a
+server with what listens there already. The module starts nothing and changes nothing.
 
 A check that fails raises CannotStart: one sentence that says what is wrong, and then what to do.
 """
@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from models.errors import RepositoryError, disk_is_full
 from models.imports.starter import DEMO, demo_is_wanted, publishing_bytes
 from models.manifest import ModelReference
 from models.repository.repository import Repository
-from service.cli.serve.address import is_dosirak, resolve, try_to_listen
 from service.errors import DosirakError
 from service.host import absent
 from service.settings import Settings
@@ -31,6 +32,42 @@ FIRST_UNPRIVILEGED: Final = 1024
 ELSEWHERE: Final = "or choose another directory with DOSIRAK_DATA_DIR"
 LITTLE_SPACE: Final = 64 * 1024 * 1024
 """Less free disk than this is worth a warning: sessions, reports and imports are refused when it is used up."""
+
+
+def address(settings: Settings) -> str:
+    """Returns where a server with these settings is reached from its own machine."""
+    host = settings.host
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{settings.port}"
+
+
+def authorization(settings: Settings) -> dict[str, str]:
+    """Returns the header that a server with these settings asks for."""
+    key = settings.admin_key
+    return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+
+
+def resolve(host: str, port: int) -> tuple[socket.AddressFamily, str]:
+    """Returns the family and the IP address of `host`. Raises socket.gaierror where it names none."""
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, str(where[0])
+
+
+def try_to_listen(family: socket.AddressFamily, ip: str, port: int) -> None:
+    """Listens for a moment. Raises OSError where this machine cannot listen there."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((ip, port))
+        probe.listen()
+
+
+def is_dosirak(settings: Settings) -> bool:
+    """Returns whether a server of this project answers at the address, to the key of these settings."""
+    try:
+        answer = httpx.get(f"{address(settings)}/", headers=authorization(settings), timeout=2)
+        return bool(answer.json()["name"] == "Dosirak")
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return False
 
 
 class CannotStart(DosirakError):

@@ -1,4 +1,15 @@
-"""`dosirak serve [MODEL]` has the model that the words name, points production to it, serves it and shows an answer."""
+"""`dosirak serve [MODEL]` has the model that the words name, points production to it, serves it and shows an answer.
+
+A newcomer starts an empty repository and names no model. The catalogue's first model is shown then, where the Python
+index gives it in seconds, and else the demo model:
+
+    the repository has            `dosirak serve` without MODEL serves
+    nothing                       the catalogue's first model, fetched now; else the demo model, published now
+    that model, and no demo       that model
+    anything else                 DOSIRAK_DEFAULT_MODEL, which is `demo` where it is unset
+
+Whoever sets DOSIRAK_DEFAULT_MODEL has that served, whatever there is.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +22,8 @@ import typer
 from rich.console import Console
 
 from models.errors import InvalidSource, RepositoryError
+from models.imports import catalogue
+from models.imports.catalogue import Entry
 from models.imports.hub.source import HubSource
 from models.imports.sources import DIRECTORY, GGUF
 from models.imports.starter import DEMO, demo_is_wanted, first_is_there
@@ -19,12 +32,10 @@ from models.manifest import DEFAULT_ALIAS, Manifest, precision_of
 from models.repository import published
 from models.repository.repository import Repository
 from service.cli import needs
-from service.cli.completion import complete_model, complete_reference
 from service.cli.preparation import Preparation, Prepared, Words
 from service.cli.serve.checks import check_directory, listening_address
-from service.cli.serve.newcomer import entry_for, names_default
 from service.cli.settings import settings_or_exit, settings_with_file
-from service.cli.terminal import console
+from service.cli.terminal import complete_model, complete_reference, console
 from service.generation.guard import read_guard
 from service.settings import Settings
 from service.storage.records import open_repository
@@ -229,3 +240,19 @@ def _look_for_news(prepared: Prepared) -> _News | None:
     if prepared.is_new or prepared.hub is None or prepared.hub.is_commit:
         return None
     return _News(prepared.hub, prepared.commit)
+
+
+def names_default(settings: Settings) -> bool:
+    """Returns whether the environment names the default model."""
+    return "default_model" in settings.model_fields_set
+
+
+def entry_for(settings: Settings, repository: Repository | None) -> Entry | None:
+    """Returns the catalogue's entry that a start without MODEL is for; None where it is for the default model.
+    `repository` None is a directory that has none yet."""
+    if names_default(settings) or (repository and repository.versions(DEMO)):
+        return None
+    if repository and first_is_there(repository):
+        return catalogue.first()
+    is_empty = repository is None or (not repository.models() and demo_is_wanted(repository))
+    return catalogue.first() if is_empty and settings.is_alone else None

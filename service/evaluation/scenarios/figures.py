@@ -1,13 +1,24 @@
-"""This module names the figures that a scenario limits, and says which of two values of one is the better.
-
-It knows no scenario and no sample. Percentiles are linear between the two nearest observations, as numpy's are.
-"""
+"""The figures that a scenario limits, which of two values of one is the better, and the error of a measurement that
+has none. The module knows no scenario and no sample. Percentiles are linear between the two nearest observations, as
+numpy's are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import floor
 from typing import Final, Literal
+
+from service.errors import DosirakError
+
+AT_LEAST: Final = frozenset({"tokens_per_second", "requests_per_second", "versions"})
+"""Of these more is better; of all others less is."""
+RATIOS: Final = frozenset({"failed_ratio", "refused_ratio", "error_ratio"})
+PERCENTILES: Final = (50, 95, 99)
+
+
+class NotMeasured(DosirakError):
+    """There is no verdict; exit status 2."""
+
 
 FigureName = Literal[
     "ttft_p50_ms",
@@ -29,11 +40,6 @@ FigureName = Literal[
 ]
 Figures = dict[str, float | None]
 """By `FigureName`; None where no observation gives the figure."""
-
-AT_LEAST: Final = frozenset({"tokens_per_second", "requests_per_second", "versions"})
-"""Of these more is better; of all others less is."""
-RATIOS: Final = frozenset({"failed_ratio", "refused_ratio", "error_ratio"})
-PERCENTILES: Final = (50, 95, 99)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -11,8 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from service.evaluation.scenarios import scenario
-from service.evaluation.scenarios.figures import FigureName
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import FigureName, NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 
 PARTS: dict[str, dict[str, type[BaseModel]]] = {

@@ -19,12 +19,10 @@ from typing import Any, Final
 from service.engine.client.engine import Engine
 from service.engine.protocol.messages import FinishReason, Request, SamplingParams
 from service.errors import DosirakError
-from service.evaluation.scenarios.arrivals import due_times
-from service.evaluation.scenarios.figures import percentile
-from service.evaluation.scenarios.prompts import Drawn, one_request
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured, percentile
+from service.evaluation.scenarios.requests import Drawn, due_times, one_request
 from service.evaluation.scenarios.scenario import ClosedLoop, OpenLoop
-from service.evaluation.tuning.slices import Slice
+from service.evaluation.tuning.objective import Slice
 from service.evaluation.tuning.workload import Workload
 
 WARMUP: Final = 0.25

@@ -21,8 +21,8 @@ from service.engine.client.client import EngineClient
 from service.engine.client.engine import Engine
 from service.engine.client.replicas import Replicas
 from service.errors import DosirakError
-from service.evaluation.tuning.candidate import Candidate
 from service.evaluation.tuning.driving import Broken
+from service.evaluation.tuning.field import Candidate
 from service.host import available_memory, for_replicas, usable_cores
 from service.settings import Settings, engine_environment
 

@@ -1,10 +1,10 @@
 """The objective says which of two candidates is the better. This is its one place; it measures nothing.
 
 1. A candidate that holds the scenario's limits is better than one that does not. Of two that do not, the better one is
-   nearer to its limits: its worst figure is the smaller multiple of its limit.
-2. In a closed loop, whose users wait for their answers, more tokens a second are better.
-3. In an open loop the schedule gives the tokens a second, so a shorter p95 of whole answers is better. A candidate that
-   does not keep up with the schedule breaks a limit that every open loop has.
+nearer to its limits: its worst figure is the smaller multiple of its limit. 2. In a closed loop, whose users wait for
+their answers, more tokens a second are better. 3. In an open loop the schedule gives the tokens a second, so a shorter
+p95 of whole answers is better. A candidate that does not keep up with the schedule breaks a limit that every open loop
+has.
 
 The candidates of one pass met the same requests within the same minute. So they are compared within each pass, by
 ratios, and the ratios are averaged over the passes: what slows the machine for a while slows all of them.
@@ -13,13 +13,13 @@ ratios, and the ratios are averaged over the passes: what slows the machine for 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from service.evaluation.scenarios.figures import AT_LEAST, Figures, percentile
+from service.evaluation.scenarios.figures import AT_LEAST, Figures, percentile, percentiles
 from service.evaluation.scenarios.scenario import Load, OpenLoop, Scenario
-from service.evaluation.tuning.candidate import Candidate
-from service.evaluation.tuning.slices import Slice, figures
+from service.evaluation.tuning.field import Candidate
 
 KEEPS_UP: Final = 0.9
 """The least share of the requests of an open loop's slice that end in it."""
@@ -28,6 +28,45 @@ JUDGED: Final = ("ttft", "itl", "e2e", "tokens_per_second", "requests_per_second
 SLACK: Final = 1.25
 """While slices are short, a figure so many times its limit may still hold: p95 of a few answers says little."""
 LEAST: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Slice:
+    """`seconds` are counted ones, after the warm-up. `ttft_ms`, `itl_ms` and `e2e_ms` begin at the time at which a
+    request was due. `arrived` requests were due in these seconds, `ended` ones ended in them, `failed` ones without a
+    whole answer. `most_at_once` counts sequences, `longest_prompt` tokens."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    ttft_ms: list[float] = field(default_factory=list)
+    itl_ms: list[float] = field(default_factory=list)
+    e2e_ms: list[float] = field(default_factory=list)
+    arrived: int = 0
+    ended: int = 0
+    failed: int = 0
+    most_at_once: int = 0
+    longest_prompt: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def figures(slices: Iterable[Slice]) -> Figures:
+    """Returns the figures of all slices of a candidate together."""
+    each = list(slices)
+    seconds, ended = sum(one.seconds for one in each), sum(one.ended for one in each)
+    failed = sum(one.failed for one in each)
+    found: Figures = {
+        "tokens_per_second": sum(one.tokens for one in each) / seconds if seconds else None,
+        "requests_per_second": ended / seconds if seconds else None,
+        "failed_ratio": failed / (ended + failed) if ended + failed else None,
+    }
+    for name in ("ttft", "itl", "e2e"):
+        found |= percentiles(name, [value for one in each for value in getattr(one, f"{name}_ms")])
+    return found
+
+
 Passes = Mapping[int, Slice]
 """A candidate's slices by the number of their pass."""
 

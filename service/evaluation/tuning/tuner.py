@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.scenario import ClosedLoop, Scenario
 from service.evaluation.tuning import halving, objective
-from service.evaluation.tuning.candidate import Candidate
 from service.evaluation.tuning.driving import Broken, drive
 from service.evaluation.tuning.engines import Engines
-from service.evaluation.tuning.field import GRAINS, Grain, Reach
+from service.evaluation.tuning.field import GRAINS, Candidate, Grain, Reach
 from service.evaluation.tuning.halving import Costs, Round
+from service.evaluation.tuning.objective import Slice
 from service.evaluation.tuning.outcome import Outcome, outcome
-from service.evaluation.tuning.slices import Slice
 from service.evaluation.tuning.workload import Workload
 from service.host import usable_cores
 

@@ -15,8 +15,8 @@ from models.errors import RepositoryError
 from models.manifest import Manifest, ModelReference
 from models.repository.repository import Repository
 from service.engine.protocol.messages import Request, SamplingParams
-from service.evaluation.scenarios.prompts import Dialogue, Drawn, text
-from service.evaluation.scenarios.refused import NotMeasured
+from service.evaluation.scenarios.figures import NotMeasured
+from service.evaluation.scenarios.requests import Dialogue, Drawn, text
 from service.evaluation.scenarios.scenario import STREAMED, Scenario
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer

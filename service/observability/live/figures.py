@@ -18,8 +18,7 @@ from service.deployments.deployments import Deployments
 from service.engine.client.engine import Engine
 from service.engine.protocol.messages import EngineStats, StepRecord
 from service.observability.metrics import Metrics
-from service.observability.metrics.recent import Recent
-from service.observability.metrics.window import DIGITS, WINDOW_SECONDS
+from service.observability.metrics.recent import DIGITS, WINDOW_SECONDS, Recent
 
 COST_FIELDS: Final = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
 MOST_STEPS: Final = 32

@@ -14,6 +14,7 @@ from service.observability.metrics.families import EngineFamilies
 
 PHASES: Final = ("prefill", "decode")
 COST_TERMS: Final = ("constant", "tokens", "kv_tokens", "prefill_context")
+_NOTHING: Final = EngineStats()
 
 
 class EngineRecorder:
@@ -111,9 +112,6 @@ class EngineRecorder:
             gauge.set(value)
         if self._peak_gauges is not None:
             self._peak_gauges.set(self._peaks, self._last)
-
-
-_NOTHING: Final = EngineStats()
 
 
 class _PhaseCounters:

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from service.observability.metrics import buckets
-from service.observability.metrics.swift import SwiftHistogram
+from service.observability.metrics import histograms
+from service.observability.metrics.histograms import SwiftHistogram
 
 PREFIX: Final = "dosirak_"
 MODEL: Final = ("model", "version")
@@ -55,13 +55,13 @@ class AnswerFamilies(_Families):
         self._declare_gen_ai()
         histogram, counter = self.histogram, self.counter
         self.request_prompt_tokens = histogram(
-            "request_prompt_tokens", "Prompt tokens of an answer.", buckets.PROMPT_TOKENS
+            "request_prompt_tokens", "Prompt tokens of an answer.", histograms.PROMPT_TOKENS
         )
         self.request_generation_tokens = histogram(
-            "request_generation_tokens", "Tokens sampled for it.", buckets.ANSWER_TOKENS
+            "request_generation_tokens", "Tokens sampled for it.", histograms.ANSWER_TOKENS
         )
         self.window_used = histogram(
-            "context_window_used_ratio", "Prompt tokens of an answer, of the window.", buckets.WINDOW_USED
+            "context_window_used_ratio", "Prompt tokens of an answer, of the window.", histograms.WINDOW_USED
         )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, cached ones included.", *MODEL)
         self.cached_prompt_tokens = counter("cached_prompt_tokens", "Those found in the prefix cache.", *MODEL)
@@ -75,26 +75,28 @@ class AnswerFamilies(_Families):
     def _declare_latencies(self) -> None:
         histogram = self.histogram
         self.time_to_first_token = histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its first token being handed out.", buckets.FELT
+            "time_to_first_token_seconds",
+            "From a request's arrival to its first token being handed out.",
+            histograms.FELT,
         )
         self.inter_token = self.swift(
-            "inter_token_latency_seconds", "Between two tokens of one sequence, as they are handed out.", buckets.GAP
+            "inter_token_latency_seconds", "Between two tokens of one sequence, as they are handed out.", histograms.GAP
         )
         self.time_per_output_token = histogram(
             "request_time_per_output_token_seconds",
             "Decode time of an answer over its tokens after the first.",
-            buckets.STEP,
+            histograms.STEP,
         )
         self.e2e = histogram(
-            "e2e_request_latency_seconds", "From a request's arrival to its last token.", buckets.ANSWER
+            "e2e_request_latency_seconds", "From a request's arrival to its last token.", histograms.ANSWER
         )
         self.queue = histogram(
-            "request_queue_time_seconds", "Waiting in the engine before the first step.", buckets.PART
+            "request_queue_time_seconds", "Waiting in the engine before the first step.", histograms.PART
         )
         self.prefill = histogram(
-            "request_prefill_time_seconds", "From the first step to the first token.", buckets.PART
+            "request_prefill_time_seconds", "From the first step to the first token.", histograms.PART
         )
-        self.decode = histogram("request_decode_time_seconds", "From the first token to the last.", buckets.ANSWER)
+        self.decode = histogram("request_decode_time_seconds", "From the first token to the last.", histograms.ANSWER)
 
     def _declare_gen_ai(self) -> None:
         """OpenTelemetry's names for the same observations, as its exporter to Prometheus spells them."""
@@ -103,15 +105,15 @@ class AnswerFamilies(_Families):
             return self.histogram(name, text, bounds, prefix="gen_ai_server_")
 
         self.gen_ai_duration = histogram(
-            "request_duration_seconds", "As dosirak_e2e_request_latency_seconds.", buckets.GEN_AI_DURATION
+            "request_duration_seconds", "As dosirak_e2e_request_latency_seconds.", histograms.GEN_AI_DURATION
         )
         self.gen_ai_per_token = histogram(
             "time_per_output_token_seconds",
             "As dosirak_request_time_per_output_token_seconds.",
-            buckets.GEN_AI_PER_TOKEN,
+            histograms.GEN_AI_PER_TOKEN,
         )
         self.gen_ai_first = histogram(
-            "time_to_first_token_seconds", "As dosirak_time_to_first_token_seconds.", buckets.GEN_AI_FIRST
+            "time_to_first_token_seconds", "As dosirak_time_to_first_token_seconds.", histograms.GEN_AI_FIRST
         )
 
 
@@ -143,9 +145,9 @@ class EngineFamilies(_Families):
 
     def _declare_work(self) -> None:
         histogram, counter, gauge = self.histogram, self.counter, self.gauge
-        self.iteration_tokens = histogram("iteration_tokens", "Tokens computed in one step.", buckets.ANSWER_TOKENS)
-        self.batch_size = histogram("iteration_sequences", "Sequences in one step.", buckets.SEQUENCES)
-        self.step_duration = histogram("step_duration_seconds", "Duration of one engine step.", buckets.STEP)
+        self.iteration_tokens = histogram("iteration_tokens", "Tokens computed in one step.", histograms.ANSWER_TOKENS)
+        self.batch_size = histogram("iteration_sequences", "Sequences in one step.", histograms.SEQUENCES)
+        self.step_duration = histogram("step_duration_seconds", "Duration of one engine step.", histograms.STEP)
         self.flops = counter("model_flops", "Useful floating-point operations of the model, by phase.", *PHASE)
         self.bytes = counter("model_bytes", "Weights, keys and values read and written, by phase.", *PHASE)
         self.step_seconds = counter("step_seconds", "Time of engine steps, by phase.", *PHASE)
@@ -179,5 +181,5 @@ class SupportFamilies(_Families):
         self.batch_lines = self.counter("batch_lines", "Lines of batches, by `completed` or `failed`.", "result")
         self.batches = self.gauge("batches", "Batches of the database that are not forgotten, by status.", "status")
         self.store_seconds = self.histogram(
-            "session_store_seconds", "Calls of the session database, by kind.", buckets.STORE, ("op",)
+            "session_store_seconds", "Calls of the session database, by kind.", histograms.STORE, ("op",)
         )

@@ -22,7 +22,7 @@ from models.repository.disk import durable
 from models.repository.disk.journal import timestamp
 from models.repository.disk.layout import Layout
 from service.errors import NotFound
-from service.observability.profiles.operators import Operator
+from service.observability.profiles.trace import Operator
 from service.observability.profiles.worker import TRACE
 
 Kind = Literal["operators", "memory", "stacks"]

@@ -28,8 +28,8 @@ from service.deployments.deployments import Deployments
 from service.engine.client.engine import EngineFailed
 from service.engine.protocol import messages
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
-from service.observability.profiles.operators import Difference, Measured, Operator, differences
 from service.observability.profiles.profile import Kind, Profile, ProfileFiles, now
+from service.observability.profiles.trace import Difference, Measured, Operator, differences
 from service.storage import cursors
 from service.tasks import BackgroundTasks
 

@@ -1,6 +1,9 @@
-"""This module makes the chats of a scenario's requests. It knows no route's body, no connection and no time.
+"""The requests of a scenario: their chats, and when an open loop's are due, in seconds of the run. The module knows no
+route's body and no connection.
 
-The same seed makes the same requests. Texts are about the demo's lunch-box shop, in Korean and English.
+The same seed makes the same requests. Texts are about the demo's lunch-box shop, in Korean and English. The number
+of requests is fixed by rate and time. Given their number, the arrivals of a Poisson process are uniformly
+distributed, so `poisson` draws that many uniform times: a run never has too few requests by chance.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from service.evaluation.scenarios.scenario import RequestKind
+from service.evaluation.scenarios.scenario import OpenLoop, RequestKind
 
 SENTENCES: Final = (
     "안녕하세요! 오늘 추천 메뉴가 뭐예요?",
@@ -82,3 +85,17 @@ class Dialogue:
 
 def one_request(kinds: list[RequestKind], draw: Random) -> Drawn:
     return Dialogue(kinds, draw).next_request()
+
+
+def due_times(load: OpenLoop) -> list[float]:
+    """Returns the times in order; as many in the warm-up and in the counted time as the rate says."""
+    begin, end = load.window
+    draw = Random(load.seed)
+    return _between(load, 0.0, begin, draw) + _between(load, begin, end, draw)
+
+
+def _between(load: OpenLoop, begin: float, end: float, draw: Random) -> list[float]:
+    count = round(load.rate * (end - begin))
+    if load.arrivals == "constant":
+        return [begin + at / load.rate for at in range(count)]
+    return sorted(begin + draw.random() * (end - begin) for _ in range(count))
