@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from models.errors import InvalidSource
@@ -36,6 +36,31 @@ _UNKNOWN_SCALINGS: Final = {
     "rope.scaling.yarn_log_multiplier": None,
 }
 """Keys of scalings that are not read, and the value that changes nothing, if there is one."""
+_WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "vocab_size": (),
+    "pooling_type": (),
+    "tensor_data_layout": (),
+    "rope.scaling.finetuned": (),
+    "rope.scaling.original_context_length": (),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "attention.scale": (0.0,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.sliding_window": (0,),
+    "use_parallel_residual": (False,),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_weights_norm": (True,),
+    "expert_gating_func": (0, 1),
+    "expert_group_count": (0, 1),
+    "expert_shared_count": (0,),
+    "leading_dense_block_count": (0,),
+    "nextn_predict_layers": (0,),
+}
+"""Keys that a model may leave unread, with the values that change nothing in it; () is any value."""
+_SOFTMAX_OF_CHOSEN: Final = 3
+"""llama.cpp's number of the gating of gpt-oss: softmax of the chosen experts' logits."""
 _QUERIES_BY_HIDDEN_SIZE: Final = {"gemma2": 46, "gemma3": 62}
 """The layers of the 27B models, whose queries are divided by the root of hidden size / heads and not of the head."""
 _PUBLISHED_LAYERS: Final = {"gemma2": (26, 42, 46), "gemma3": (18, 26, 32, 34, 48, 62)}
@@ -47,8 +72,10 @@ class Metadata:
 
     values: Mapping[str, Any]
     architecture: str
+    _read: set[str] = field(default_factory=set)
 
     def own(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
         return self.values.get(f"{self.architecture}.{key}", default)
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -65,6 +92,19 @@ class Metadata:
             raise InvalidSource(f"the file's {self.architecture}.{key} is {value!r}, which is no positive number")
         return _decimal(value)
 
+    def refuse_unread(self) -> None:
+        """Raises InvalidSource for a key of the architecture that nothing has read and that may change the model."""
+        for name, value in self.values.items():
+            key = name.removeprefix(f"{self.architecture}.")
+            if key == name or key in self._read:
+                continue
+            neutral = _WITHOUT_EFFECT.get(key)
+            if neutral is None or (neutral and value not in neutral):
+                raise InvalidSource(
+                    f"the file says {name[:80]} = {str(value)[:40]}, which is not read from GGUF: import the "
+                    "safetensors checkpoint that it was made of"
+                )
+
 
 def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
     """Returns the content of config.json. Raises InvalidSource for what is missing, damaged or not known."""
@@ -74,7 +114,7 @@ def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str
     if told.own("attention.causal", True) is not True:
         raise InvalidSource("the file's attention also looks ahead: it generates no text")
     heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
-    config = {
+    config: dict[str, Any] = {
         "model_type": told.architecture,
         "architectures": [ARCHITECTURES[told.architecture]],
         "hidden_size": hidden,
@@ -94,7 +134,15 @@ def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str
     }
     scaling = _rope_scaling(told, tensors.get(ROTARY_FACTORS), config)
     config |= {"rope_scaling": scaling} if scaling else {}
-    return config | _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if told.size(key, config["head_dim"]) != config["head_dim"]:
+            raise InvalidSource(
+                f"the file's {told.architecture}.{key} is {told.own(key)}, and its heads have {config['head_dim']} "
+                "numbers: such a model is not read from GGUF"
+            )
+    config |= _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
+    told.refuse_unread()
+    return config
 
 
 def _plain(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +217,8 @@ def _gemma3(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping
 def _gpt_oss(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """The clamped activation's two numbers are in no file; llama.cpp and the library have the same."""
     _require_one_theta(told)
+    if told.own("expert_gating_func", _SOFTMAX_OF_CHOSEN) != _SOFTMAX_OF_CHOSEN:
+        raise InvalidSource("the file's experts are chosen in another way than gpt-oss's")
     scaling = config.get("rope_scaling") or {"rope_type": "default"}  # where none is said, the library takes YaRN
     return {
         "model_type": "gpt_oss",
@@ -239,13 +289,19 @@ def _decimal(value: float) -> float:
 
 def _rope_scaling(told: Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
-    if factors is not None:
-        return _llama3_scaling(dequantized(factors).tolist(), config)
     for key, without in _UNKNOWN_SCALINGS.items():
         if told.own(key, without) != without:
             raise InvalidSource(f"the file scales positions by {told.architecture}.{key}, which is not read from GGUF")
-    kind, factor = told.own("rope.scaling.type"), told.own("rope.scaling.factor")
-    if kind in (None, "none") or not factor or factor == 1.0:
+    kind, old = told.own("rope.scaling.type", "linear"), told.own("rope.scale_linear")
+    factor = told.own("rope.scaling.factor", old)
+    scales = kind != "none" and factor not in (None, 0, 1)
+    if factors is not None and scales:
+        raise InvalidSource(
+            "the file scales positions twice, by a factor and by rope_freqs, which is not read from GGUF"
+        )
+    if factors is not None:
+        return _llama3_scaling(dequantized(factors).tolist(), config)
+    if not scales:
         return None
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}

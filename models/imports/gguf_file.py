@@ -124,4 +124,14 @@ def _tensors(path: Path) -> dict[str, ReaderTensor]:
     where the file ends."""
     from gguf import GGUFReader
 
-    return {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    file = GGUFReader(path)
+    expected = 0
+    for tensor in file.tensors:
+        offset = int(tensor.field.parts[-1][0])
+        if offset != expected:
+            raise InvalidSource(
+                f"{path.name} is damaged: its tensor {tensor.name[:80]!r} begins at byte {offset:,} of the data and "
+                f"should at {expected:,}; fetch the file again"
+            )
+        expected += -(-int(tensor.n_bytes) // int(file.alignment)) * int(file.alignment)
+    return {tensor.name: tensor for tensor in file.tensors}

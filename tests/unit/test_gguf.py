@@ -198,7 +198,8 @@ def test_divided_frequencies_become_the_published_rule(
             {"type": "yarn", "factor": 4.0, "original_context_length": 32},
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
         ),
-        ({"type": "none", "factor": 1.0}, None),
+        ({"type": "none", "factor": 4.0}, None),
+        ({"factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
     ],
 )
 def test_scaled_positions_are_kept(
@@ -226,6 +227,18 @@ def test_scaled_positions_are_kept(
         ({"llama__block_count": 1 << 31}, "says 2,147,483,648 blocks and has tensors of 2"),
         ({"llama__attention__head_count": 1 << 31}, "sizes are of no model that can be built"),
         ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 2.0}, "scales positions by 'longr"),
+        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8, and its heads have 16"),
+        ({"llama__attention__value_length": 32}, "attention.value_length is 32"),
+        ({"llama__logit_scale": 0.25}, "llama.logit_scale = 0.25, which is not read"),
+        ({"llama__residual_scale": 0.2}, "residual_scale"),
+        ({"llama__embedding_scale": 12.0}, "embedding_scale"),
+        ({"llama__attention__scale": 0.5}, "attention.scale"),
+        ({"llama__attention__clamp_kqv": 8.0}, "clamp_kqv"),
+        ({"llama__attention__temperature_length": 8192}, "temperature_length"),
+        ({"llama__expert_weights_scale": 2.5}, "expert_weights_scale"),
+        ({"llama__attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"llama__rope__freq_base_swa": 1000.0}, "freq_base_swa"),
+        ({"llama__what_a_later_release_says": "x"}, "what_a_later_release_says = x"),
         ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
         ({"tokenizer__ggml__tokens": None}, "can be read"),
         ({"tokenizer__ggml__pre": "default"}, "splits text by 'default'"),
@@ -238,6 +251,31 @@ def test_what_is_not_known_is_refused(
     source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
     gguf_files.of_checkpoint(source, path, **changes)
     with pytest.raises(InvalidSource, match=reason):
+        imported(repository, path)
+    assert repository.models() == []
+
+
+def test_an_older_key_and_keys_without_effect(repository: Repository, tmp_path: Path) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    neutral: dict[str, Any] = {
+        "llama__logit_scale": 1.0,
+        "llama__vocab_size": 260,
+        "llama__rope__scaling__finetuned": False,
+    }
+    gguf_files.of_checkpoint(source, path, llama__rope__scale_linear=4.0, llama__rope__dimension_count=16, **neutral)
+    config = json.loads((repository.path(imported(repository, path)) / "config.json").read_text())
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize("offset", [0, 4, 1 << 40, 2**64 - 4096])
+def test_tensors_lie_one_behind_the_other(repository: Repository, tmp_path: Path, offset: int) -> None:
+    """One that overlaps, lies unaligned, or outside of the file."""
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path)
+    whole, name = path.read_bytes(), b"blk.1.ffn_up.weight"
+    at = whole.index(name) + len(name) + 4 + 2 * 8 + 4
+    path.write_bytes(whole[:at] + offset.to_bytes(8, "little") + whole[at + 8 :])
+    with pytest.raises(InvalidSource, match=r"blk\.1\.ffn_up|no GGUF file that can be read"):
         imported(repository, path)
     assert repository.models() == []
 
