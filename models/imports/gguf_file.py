@@ -61,13 +61,15 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
         tensors = _tensors(path)
         config = config_json(told, tensors)
         named = named_weights(tensors, config)
-        config["eos_token_id"] = stops(told.values, told.architecture, write_tokenizer(path, target))
+        config["eos_token_id"] = ends = stops(told.values, told.architecture, write_tokenizer(path, target))
         (target / "config.json").write_text(json.dumps(config, indent=2))
         _write_card(told.values.get("general.license"), target)
         write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    notes = f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
-    return Unpacked(path, notes, why_no_blocks(told.architecture, tensors))
+    notes = [f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"]
+    if ends is None:
+        notes.append("no token of the file ends an answer")
+    return Unpacked(path, tuple(notes), why_no_blocks(told.architecture, tensors))
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:

@@ -28,25 +28,43 @@ _STOPS: Final = {
     "gemma3": ("<end_of_turn>",),
     "gpt-oss": ("<|return|>", "<|endoftext|>", "<|call|>"),
 }
-"""Tokens that end an answer besides those that files name as such. llama.cpp knows them by their texts too."""
+"""Tokens that end an answer of a family, whatever kind a file gives them."""
+# fmt: off
+_ENDS: Final = frozenset({
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+    "<end_of_turn>", "<turn|>", "<|tool_response>", "<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "</s>",
+    "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>",
+    "<|file_sep|>",
+})
+# fmt: on
+"""Control tokens that end an answer by their texts, in files that name one of them or none. llama.cpp knows them so
+(`special_eog_ids` of its src/llama-vocab.cpp)."""
+_HARMONY: Final = {"<|return|>", "<|call|>"}
+"""Beside both, `<|end|>` ends a message of an answer, and not the answer."""
 _NORMAL: Final = 1
+_CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 _SPACE: Final = "\u2581"
 _STOP_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def stops(values: Mapping[str, Any], architecture: str, tokens: Sequence[str]) -> int | list[int] | None:
-    """Returns the ids of the tokens that end an answer, as config.json has them. `values` are the file's metadata."""
+def stops(values: Mapping[str, Any], architecture: str, tokens: Sequence[tuple[str, bool]]) -> int | list[int] | None:
+    """Returns the ids of the tokens that end an answer, as config.json has them. `values` are the file's metadata,
+    `tokens` the texts by id, each with whether it is a control token."""
     named = [values.get(f"tokenizer.ggml.{key}") for key in _STOP_KEYS]
-    texts = set(_STOPS.get(architecture, ()))
-    ids = [*named, *(id for id, text in enumerate(tokens) if text in texts)]
+    own, ends = set(_STOPS.get(architecture, ())), _ENDS
+    if {text for text, _ in tokens} >= _HARMONY:
+        ends -= {"<|end|>"}
+    ids = [*named, *(id for id, (text, control) in enumerate(tokens) if text in own or (control and text in ends))]
     found = list(dict.fromkeys(id for id in ids if id is not None))
     return found if len(found) > 1 else next(iter(found), None)
 
 
-def write_tokenizer(path: Path, target: Path) -> list[str]:
-    """Writes the tokenizer of the file `path` into the directory `target`. Returns the tokens' texts by id. Raises
-    InvalidSource for a byte-level tokenizer whose way of splitting text is not known."""
+def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
+    """Writes the tokenizer of the file `path` into the directory `target`. Returns the tokens' texts by id, each with
+    whether it is a control token. Raises InvalidSource for a byte-level tokenizer whose way of splitting text is not
+    known."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf.gguf_tokenizer_mapping import (
@@ -79,7 +97,8 @@ def write_tokenizer(path: Path, target: Path) -> list[str]:
     backend = Tokenizer.from_str(json.dumps(whole))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(target)
-    return list(vocabulary["tokens"])
+    kinds = vocabulary.get("token_type") or [_NORMAL] * len(vocabulary["tokens"])
+    return [(text, kind == _CONTROL) for text, kind in zip(vocabulary["tokens"], kinds, strict=True)]
 
 
 def _spelled(vocabulary: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def read_files(directory: Path) -> TokenizerFiles:
         named_tokens=named,
         added=(*_added_tokens(config), *((token, True) for token in _extra_tokens(config))),
         chat_template=_chat_template(directory, config),
-        eos_token_ids=_ids(generation.get("eos_token_id", model.get("eos_token_id"))),
+        eos_token_ids=(*_ids(generation.get("eos_token_id")), *_ids(model.get("eos_token_id"))),
         model_max_length=_length([config.get("model_max_length"), *(model.get(key) for key in _LENGTH_KEYS)]),
         class_name=_content(config.get("tokenizer_class")),
     )

@@ -69,7 +69,7 @@ class Tokenizer:
         self.pad_token_id = self._id_of("pad_token")
         eos = self._id_of("eos_token")
         self.stop_token_ids = tuple(dict.fromkeys((*files.eos_token_ids, *(() if eos is None else (eos,)))))
-        """End-of-sequence ids of generation_config.json (else config.json), then the tokenizer's own."""
+        """End-of-sequence ids of generation_config.json, then those of config.json and the tokenizer's own."""
         unknown = self._id_of("unk_token")
         told = (id for id in (unknown, self.pad_token_id, *self.stop_token_ids) if id is not None)
         self.stand_in_id = next(told, 0)

@@ -133,6 +133,31 @@ def test_llama_3_begins_with_bos_and_ends_with_a_turn_too(repository: Repository
 
 
 @pytest.mark.parametrize(
+    ("texts", "eos", "wanted"),
+    [
+        (("<|eot_id|>", "<|end_of_text|>"), 256, [256, 97, 98]),
+        (("<|eot_id|>", "a word"), None, 97),
+        (("<|return|>", "<|call|>"), None, [97, 98]),
+        (("a word", "another"), None, None),
+    ],
+)
+def test_tokens_end_an_answer_by_their_texts(
+    repository: Repository, tmp_path: Path, texts: tuple[str, str], eos: int | None, wanted: object
+) -> None:
+    """Files of older converters name one end or none. A plain token of such a text is none."""
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    tokens = [*(chr(0x100 + at) for at in range(256)), "<|end|>", "x", "y", "z"]
+    kinds = [1] * 260
+    tokens[97], tokens[98], tokens[99], kinds[97], kinds[98] = *texts, "<|im_end|>", 3, 3
+    kinds[256] = 3 if "<|call|>" in texts else 1
+    changes: dict[str, Any] = {"tokens": tokens, "token_type": kinds, "merges": [], "eos_token_id": eos}
+    gguf_files.of_checkpoint(source, path, **{f"tokenizer__ggml__{key}": value for key, value in changes.items()})
+    manifest = imported(repository, path)
+    assert json.loads((repository.path(manifest) / "config.json").read_text())["eos_token_id"] == wanted
+    assert ("no token of the file ends an answer" in manifest.lineage.recipe) == (wanted is None)
+
+
+@pytest.mark.parametrize(
     ("text", "pieces"),
     [
         ("I'm 42 years", ["I", "'m", "Ġ", "4", "2", "Ġyears"]),
