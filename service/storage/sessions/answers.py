@@ -8,7 +8,6 @@ An owner keeps the newest `max_per_owner` answers of a kind; older ones make roo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -16,9 +15,8 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
-from service.storage.database.database import Database, uninterrupted
-from service.storage.sessions.limits import Limits
-from service.storage.sessions.owned import Owned, is_id
+from service.storage.database.database import uninterrupted
+from service.storage.sessions.owned import Owned, StoredKind, one
 from service.storage.sessions.values import AnswerKind, Json, StoredAnswer, WantedAnswers
 
 _SOME: Final = 500
@@ -26,16 +24,7 @@ _SOME: Final = 500
 _FIELDS: Final = tuple(StoredAnswer.__annotations__)
 
 
-class StoredAnswers:
-    def __init__(
-        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
-    ) -> None:
-        """`leave_traces` is called for each removal: the store's next sweep clears what is left of the row."""
-        self._leave_traces = leave_traces
-        self._database = database
-        self._owned = owned
-        self._limits = limits
-
+class StoredAnswers(StoredKind):
     @uninterrupted
     async def add(self, owner: str, answer: StoredAnswer) -> None:
         """Stores an answer durably. Raises NotFound where the answer before it is gone."""
@@ -116,10 +105,7 @@ class StoredAnswers:
     ) -> Row[Any]:
         its = mine.columns("answers")
         statement = mine.select("answers").where(its.id == id, its.kind == kind)
-        found = await connection.execute(statement) if is_id(id) else None
-        if found is None or (row := found.one_or_none()) is None:
-            raise _missing(kind, id, param)
-        return row
+        return await one(connection, statement, id, _missing(kind, id, param))
 
     async def _numbers(self, connection: AsyncConnection, mine: Owned, wanted: WantedAnswers, most: int) -> list[int]:
         """Returns the numbers of the first answers that are wanted, without reading their texts."""

@@ -14,15 +14,14 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row, tuple_
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, QuotaExceeded
-from service.storage.database.database import Database, uninterrupted
+from service.storage.database.database import uninterrupted
 from service.storage.sessions import everyone
 from service.storage.sessions.file_values import OPEN, BatchClaim, BatchFacts, StoredBatch, StoredFile, new_batch_id
-from service.storage.sessions.limits import Limits
-from service.storage.sessions.owned import Owned
+from service.storage.sessions.owned import Owned, StoredKind
 
 LEASE_SECONDS: Final = 6.0
 """How long a batch waits for a worker that does not renew its claim."""
@@ -31,12 +30,7 @@ CANCELLABLE: Final = ("validating", "in_progress")
 _LOOKED_AT: Final = 64
 
 
-class StoredBatches:
-    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
-        self._database = database
-        self._owned = owned
-        self._limits = limits
-
+class StoredBatches(StoredKind):
     @uninterrupted
     async def create(self, owner: str, input_file_id: str, facts: BatchFacts) -> StoredBatch:
         """Stores a batch that reads a file of its owner. Raises NotFound and InvalidRequest for the file,
@@ -76,12 +70,8 @@ class StoredBatches:
     async def all(self, owner: str, *, after: str | None, limit: int) -> tuple[list[StoredBatch], bool]:
         """Returns batches behind the batch `after`, newest first, and whether there are more. Raises NotFound."""
         mine = self._owned(owner)
-        its = mine.columns("batches")
-        statement = mine.select("batches").order_by(its.created_at.desc(), its.number.desc())
         async with self._database.reading() as connection:
-            if after is not None:
-                last = await mine.named(connection, "batches", after, "after")
-                statement = statement.where(tuple_(its.created_at, its.number) < (last.created_at, last.number))
+            statement = await mine.behind(connection, "batches", after)
             rows = (await connection.execute(statement.limit(limit + 1))).all()
         return [batch_of(row) for row in rows[:limit]], len(rows) > limit
 

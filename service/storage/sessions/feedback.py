@@ -10,17 +10,17 @@ its text edited, the vote still counts for the version, but there is no text for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
-from service.storage.database.database import Database, uninterrupted
+from service.storage.database.database import uninterrupted
 from service.storage.sessions import cursors
-from service.storage.sessions.limits import Limits, check_limit, check_text
-from service.storage.sessions.owned import Owned, is_id
+from service.storage.sessions.limits import check_limit, check_text
+from service.storage.sessions.owned import Owned, StoredKind, one
 from service.storage.sessions.values import NewVote, Page, Pair, Tally, Vote
 
 Prompt = tuple[tuple[str, str], ...]
@@ -28,16 +28,7 @@ Made = tuple[str | None, str | None]
 """The model and the version that made an answer."""
 
 
-class Feedback:
-    def __init__(
-        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
-    ) -> None:
-        """`leave_traces`: see `StoredAnswers`."""
-        self._leave_traces = leave_traces
-        self._database = database
-        self._owned = owned
-        self._limits = limits
-
+class Feedback(StoredKind):
     @uninterrupted
     async def vote(self, owner: str, new: NewVote) -> tuple[Vote, bool]:
         """Stores a vote. Returns it, and whether it replaces an earlier one: on the same answer, or for the other of
@@ -159,14 +150,12 @@ async def _answer(connection: AsyncConnection, mine: Owned, id: str, param: str)
     its, of = mine.columns("messages"), mine.columns("sessions")
     in_session = mine.select("messages").where(its.answer_id == id, of.expires_at > mine.now)
     joined = in_session.join(of.number.table, of.number == its.session).add_columns(of.id.label("session_id"))
-    found = await connection.execute(joined.order_by(its.number).limit(1)) if is_id(id) else None
-    if found is None or (row := found.one_or_none()) is None:
-        raise NotFound(
-            f"None of your sessions has the answer {id[:80]!r}: `answer_id` of its messages says which it has. Answers "
-            "without a session are not kept: send the request with `session_id` to vote on its answer",
-            param=param,
-        )
-    return row
+    missing = NotFound(
+        f"None of your sessions has the answer {id[:80]!r}: `answer_id` of its messages says which it has. Answers "
+        "without a session are not kept: send the request with `session_id` to vote on its answer",
+        param=param,
+    )
+    return await one(connection, joined.order_by(its.number).limit(1), id, missing)
 
 
 async def _withdraw(connection: AsyncConnection, mine: Owned, answer: Row[Any], other: Row[Any] | None) -> bool:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, tuple_
+from sqlalchemy import Row
 
 from service.errors import Conflict, QuotaExceeded
-from service.storage.database.database import Database, uninterrupted
+from service.storage.database.database import uninterrupted
 from service.storage.sessions import everyone
 from service.storage.sessions.file_values import OPEN, StoredFile
-from service.storage.sessions.limits import Limits, check_room
-from service.storage.sessions.owned import Owned
+from service.storage.sessions.limits import check_room
+from service.storage.sessions.owned import StoredKind
 
 
-class StoredFiles:
-    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
-        self._database = database
-        self._owned = owned
-        self._limits = limits
-
+class StoredFiles(StoredKind):
     @uninterrupted
     async def add(
         self,
@@ -64,19 +58,11 @@ class StoredFiles:
     ) -> tuple[list[StoredFile], bool]:
         """Returns files behind the file `after`, and whether there are more. Raises NotFound for `after`."""
         mine = self._owned(owner)
-        its = mine.columns("files")
-        place = tuple_(its.created_at, its.number)
-        statement = mine.select("files")
-        if purpose is not None:
-            statement = statement.where(its.purpose == purpose)
         async with self._database.reading() as connection:
-            if after is not None:
-                last = await mine.named(connection, "files", after, "after")
-                behind = last.created_at, last.number
-                statement = statement.where(place < behind if newest_first else place > behind)
-            columns = (its.created_at, its.number)
-            ordered = statement.order_by(*(each.desc() if newest_first else each.asc() for each in columns))
-            rows = (await connection.execute(ordered.limit(limit + 1))).all()
+            statement = await mine.behind(connection, "files", after, newest_first=newest_first)
+            if purpose is not None:
+                statement = statement.where(mine.columns("files").purpose == purpose)
+            rows = (await connection.execute(statement.limit(limit + 1))).all()
         return [file_of(row) for row in rows[:limit]], len(rows) > limit
 
     @uninterrupted

@@ -7,33 +7,24 @@ document ─< passages ── passage_grams, the index of their pairs of charact
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, func, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
-from service.storage.database.database import Database, uninterrupted
+from service.storage.database.database import uninterrupted
 from service.storage.sessions import cursors, search
-from service.storage.sessions.limits import Limits, check_limit, check_text
-from service.storage.sessions.owned import Owned, is_id
+from service.storage.sessions.limits import check_limit, check_text
+from service.storage.sessions.owned import Owned, StoredKind, one
 from service.storage.sessions.values import Knowledge, Page, Passage, new_knowledge_id
 from service.text.passages import passages_of, titled
 
 MOST_FOUND = 50
 
 
-class KnowledgeBase:
-    def __init__(
-        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
-    ) -> None:
-        """`leave_traces`: see `StoredAnswers`."""
-        self._leave_traces = leave_traces
-        self._database = database
-        self._owned = owned
-        self._limits = limits
-
+class KnowledgeBase(StoredKind):
     @uninterrupted
     async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
         """Stores a document. Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
@@ -45,7 +36,7 @@ class KnowledgeBase:
             if session_id is not None:
                 await mine.session(connection, session_id, lock=True)
             present = await mine.count(connection, mine.select("knowledge", "number"), self._limits.max_per_owner)
-            self._limits.check_documents(present)
+            self._limits.check_owned(present, "documents")
             id, passages = new_knowledge_id(), passages_of(text)
             row = {"id": id, "title": title, "content": text, "session_id": session_id, "created_at": mine.now}
             [number] = await mine.insert(connection, "knowledge", [row])
@@ -126,10 +117,8 @@ async def remove(connection: AsyncConnection, mine: Owned, document: Row[Any]) -
 
 async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
     statement = mine.select("knowledge").where(mine.columns("knowledge").id == id)
-    found = await connection.execute(statement) if is_id(id) else None
-    if found is None or (row := found.one_or_none()) is None:
-        raise NotFound(f"There is no document {id[:80]!r}; GET /v1/knowledge lists yours", param="knowledge_id")
-    return row
+    missing = NotFound(f"There is no document {id[:80]!r}; GET /v1/knowledge lists yours", param="knowledge_id")
+    return await one(connection, statement, id, missing)
 
 
 async def _passages(connection: AsyncConnection, mine: Owned, documents: Sequence[Row[Any]]) -> Counter[int]:

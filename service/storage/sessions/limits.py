@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from service.errors import InvalidRequest, QuotaExceeded, StorageFull, UnsupportedField
 from service.storage.sessions.values import Json, NewMessage, SessionFields
@@ -94,18 +95,11 @@ class Limits:
                 limit=self.max_messages,
             )
 
-    def check_sessions(self, present: int) -> None:
-        """Raises QuotaExceeded where an owner with `present` sessions may not start another."""
+    def check_owned(self, present: int, what: Literal["sessions", "documents"]) -> None:
+        """Raises QuotaExceeded where an owner with `present` of these may not have another."""
         if present >= self.max_per_owner:
             raise QuotaExceeded(
-                f"You have {self.max_per_owner} sessions, the most allowed: delete some", limit=self.max_per_owner
-            )
-
-    def check_documents(self, present: int) -> None:
-        """Raises QuotaExceeded where an owner with `present` documents may not add another."""
-        if present >= self.max_per_owner:
-            raise QuotaExceeded(
-                f"You have {self.max_per_owner} documents, the most allowed: delete some", limit=self.max_per_owner
+                f"You have {self.max_per_owner} {what}, the most allowed: delete some", limit=self.max_per_owner
             )
 
     def check_votes(self, present: int) -> None:

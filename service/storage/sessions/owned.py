@@ -7,7 +7,7 @@ row of another owner is not refused; for the caller it does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -24,12 +24,15 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
 from service.storage.database import tables
+from service.storage.database.database import Database
+from service.storage.sessions.limits import Limits
 
 Name = Literal[
     "sessions",
@@ -81,29 +84,41 @@ class Owned:
         """Returns the session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound,
         also for another owner's session and for an expired one."""
         statement = self.select("sessions").where(self.columns("sessions").id == id)
-        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
-        if found is None or (row := found.one_or_none()) is None:
-            raise NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
-        return row
+        missing = NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
+        return await one(connection, statement.with_for_update() if lock else statement, id, missing)
 
     async def message(self, connection: AsyncConnection, session: Row[Any], id: str) -> Row[Any]:
         """Returns the message's row. Raises NotFound where the session has no such message."""
         its = self.columns("messages")
         statement = self.select("messages").where(its.session == session.number, its.id == id)
-        found = await connection.execute(statement) if is_id(id) else None
-        if found is None or (row := found.one_or_none()) is None:
-            raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
-        return row
+        missing = NotFound(f"The session has no message {id[:80]!r}", param="message_id")
+        return await one(connection, statement, id, missing)
 
     async def named(
         self, connection: AsyncConnection, name: Literal["files", "batches"], id: str, param: str, *, lock: bool = False
     ) -> Row[Any]:
         """Returns the row with this id; `lock` as in `session`. Raises NotFound, which names the parameter."""
         statement = self.select(name).where(self.columns(name).id == id)
-        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
-        if found is None or (row := found.one_or_none()) is None:
-            raise NotFound(f"There is no such thing as {id[:80]!r}; GET /v1/{name} lists your {name}", param=param)
-        return row
+        missing = NotFound(f"There is no such thing as {id[:80]!r}; GET /v1/{name} lists your {name}", param=param)
+        return await one(connection, statement.with_for_update() if lock else statement, id, missing)
+
+    async def behind(
+        self,
+        connection: AsyncConnection,
+        name: Literal["files", "batches"],
+        after: str | None,
+        *,
+        newest_first: bool = True,
+    ) -> Select[Any]:
+        """Returns the statement of the rows behind the one with the id `after`, or of all. Raises NotFound."""
+        its = self.columns(name)
+        statement, place = self.select(name), tuple_(its.created_at, its.number)
+        if after is not None:
+            last = await self.named(connection, name, after, "after")
+            there = last.created_at, last.number
+            statement = statement.where(place < there if newest_first else place > there)
+        columns = its.created_at, its.number
+        return statement.order_by(*(each.desc() if newest_first else each.asc() for each in columns))
 
     async def count(self, connection: AsyncConnection, statement: Select[Any], most: int | None = None) -> int:
         """Returns how many rows a statement of this object finds, counted up to `most`."""
@@ -129,6 +144,27 @@ class Owned:
         if name == "files":
             return and_(mine, or_(table.c.expires_at.is_(None), table.c.expires_at > self.now))
         return and_(mine, table.c.expires_at > self.now) if name in ("sessions", "answers") else mine
+
+
+class StoredKind:
+    """A kind of thing that owners have: the base of the store's parts."""
+
+    def __init__(
+        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
+    ) -> None:
+        """`leave_traces` is called where rows were removed: the store's next sweep clears what is left of them."""
+        self._database = database
+        self._owned = owned
+        self._limits = limits
+        self._leave_traces = leave_traces
+
+
+async def one(connection: AsyncConnection, statement: Select[Any], id: str, missing: NotFound) -> Row[Any]:
+    """Returns the row that a statement finds by this id. Raises `missing` where there is none."""
+    found = await connection.execute(statement) if is_id(id) else None
+    if found is None or (row := found.one_or_none()) is None:
+        raise missing
+    return row
 
 
 def is_id(text: str) -> bool:

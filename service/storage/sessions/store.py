@@ -72,13 +72,14 @@ class SessionStore:
         self._clock = clock
         self._traces = True  # removed rows may have left traces, even before this process
         self._turns = TurnLocks(database)
-        self.summaries = StoredSummaries(database, self._owned)
-        self.knowledge = KnowledgeBase(database, self._owned, limits, self._leave_traces)
-        self.answers = StoredAnswers(database, self._owned, limits, self._leave_traces)
+        of_owners = database, self._owned, limits, self._leave_traces
+        self.summaries = StoredSummaries(*of_owners)
+        self.knowledge = KnowledgeBase(*of_owners)
+        self.answers = StoredAnswers(*of_owners)
         self.idempotency = Idempotency(database, self._owned, self.answers)
-        self.feedback = feedback.Feedback(database, self._owned, limits, self._leave_traces)
-        self.batches = StoredBatches(database, self._owned, limits)
-        self.files = StoredFiles(database, self._owned, limits)
+        self.feedback = feedback.Feedback(*of_owners)
+        self.batches = StoredBatches(*of_owners)
+        self.files = StoredFiles(*of_owners)
 
     @classmethod
     async def open(
@@ -421,7 +422,7 @@ class SessionStore:
         await self._database.lock(connection, "owner", owner)
         mine = self._owned(owner)
         present = await mine.count(connection, mine.select("sessions", "number"), self.limits.max_per_owner)
-        self.limits.check_sessions(present)
+        self.limits.check_owned(present, "sessions")
         return await Change.create(connection, mine, self.limits)
 
     @asynccontextmanager

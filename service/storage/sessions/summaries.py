@@ -3,21 +3,17 @@ edit or deletion of a message that it is made of. Only the caller knows what a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from service.errors import Stale
-from service.storage.database.database import Database, uninterrupted
-from service.storage.sessions.owned import Owned
+from service.storage.database.database import uninterrupted
+from service.storage.sessions.owned import StoredKind
 
 MOST_KEPT = 4
 """The most summaries of one session; summaries of older cuts are deleted."""
 
 
-class StoredSummaries:
-    def __init__(self, database: Database, owned: Callable[[str], Owned]) -> None:
-        self._database = database
-        self._owned = owned
-
+class StoredSummaries(StoredKind):
     @uninterrupted
     async def of(self, owner: str, session_id: str) -> Mapping[str, str]:
         """Returns key → text. Raises NotFound."""
