@@ -24,7 +24,7 @@ from sqlalchemy import text
 from loadtest import session_crashes
 from service.storage.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, search
 from service.storage.sessions.change import text_of
-from service.storage.sessions.records import columns_of, stored, stored_reply
+from service.storage.sessions.rows import columns_of, stored, stored_reply
 from service.storage.sessions.values import new_session_id
 
 OWNER = "measured"

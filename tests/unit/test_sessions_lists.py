@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import InvalidRequest
 from service.storage.sessions import Page, Session, SessionStore
-from service.storage.sessions.grams import words_of
+from service.storage.sessions.search import words_of
 from service.text.grams import fold
 from tests.sessions import Clock, say
 

@@ -2,18 +2,24 @@
 
 Rows come in the order of their numbers, each once or more often; a row that the mirror has seen changes nothing. A copy
 on the disk is what an instance begins with where the database is away at its start.
+
+Local records are those in the files of one data directory: what of them the mirror can take over, and what nobody
+reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from models.errors import RepositoryError
+from models.repository import rollouts
 from models.repository.disk import durable
-from models.repository.disk.journal import Entry, History
+from models.repository.disk.journal import Entry, History, line_of
+from models.repository.disk.records import FileRecords
 
 JOURNAL: Final = "journal"
 COPY: Final = "records.json"
@@ -97,3 +103,26 @@ class Mirror:
         mirror.apply(copy.rows)
         mirror.revision = copy.revision
         return mirror
+
+
+def changes_of(files: FileRecords) -> Iterator[tuple[str, str, str | None]]:
+    """Yields what a data directory holds of records, as changes."""
+    for name in files.names():
+        for entry in files.history(name).entries:
+            yield JOURNAL, name, line_of(entry).decode()
+    for document in files.documents(rollouts.ROLLOUTS):
+        content = files.document(rollouts.ROLLOUTS, document)
+        yield rollouts.ROLLOUTS, document, None if content is None else content.decode()
+
+
+def unread(files: FileRecords, mirror: Mirror) -> list[str]:
+    """Returns the models whose journal in the data directory is no part of the shared one: nobody reads it."""
+    return [name for name in files.names() if not _is_part(files, name, mirror.history(name))]
+
+
+def _is_part(files: FileRecords, name: str, shared: History) -> bool:
+    try:
+        entries = files.history(name).entries
+    except RepositoryError:
+        return False
+    return shared.entries[: len(entries)] == entries

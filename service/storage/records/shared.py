@@ -21,8 +21,7 @@ from models.repository.disk.journal import Entry, History, line_of
 from models.repository.disk.layout import Layout
 from models.repository.disk.records import FileRecords
 from service.errors import DosirakError
-from service.storage.records.local import changes_of, unread
-from service.storage.records.mirror import JOURNAL, Mirror
+from service.storage.records.mirror import JOURNAL, Mirror, changes_of, unread
 from service.storage.records.presence import MOST_CLOCK_SECONDS, Identity, Instance
 
 if TYPE_CHECKING:

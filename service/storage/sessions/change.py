@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.context.partition import SYSTEM_POSITION
 from service.errors import Conflict
 from service.storage.sessions import feedback, search
-from service.storage.sessions.grams import words_of
 from service.storage.sessions.limits import Limits
 from service.storage.sessions.owned import Owned
-from service.storage.sessions.records import columns_of, session_of
+from service.storage.sessions.rows import columns_of, session_of
+from service.storage.sessions.search import words_of
 from service.storage.sessions.values import Session, SessionFields, StoredMessage, new_session_id
 
 TITLE_CHARACTERS = 80

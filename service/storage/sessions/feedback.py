@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
 from service.storage.database.database import uninterrupted
-from service.storage.sessions import cursors
 from service.storage.sessions.limits import check_limit, check_text
 from service.storage.sessions.owned import Owned, StoredKind, one
+from service.storage.sessions.rows import from_newest, newest_cursor, page_of
 from service.storage.sessions.values import NewVote, Page, Pair, Tally, Vote
 
 Prompt = tuple[tuple[str, str], ...]
@@ -67,9 +67,9 @@ class Feedback(StoredKind):
         wanted = mine.select("feedback").where(*_made_by(its, name, version))
         joined = wanted.join(of.number.table, of.number == its.session).add_columns(of.id.label("session_id"))
         async with self._database.reading() as connection:
-            newest = cursors.newest_first(joined, its, cursor)
+            newest = from_newest(joined, its, cursor)
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
-        return cursors.page(rows, limit, _vote_of, cursors.of_newest)
+        return page_of(rows, limit, _vote_of, newest_cursor)
 
     @uninterrupted
     async def summary(self, owner: str, name: str | None = None, version: str | None = None) -> list[Tally]:
@@ -95,7 +95,7 @@ class Feedback(StoredKind):
         mine = self._owned(owner)
         its = mine.columns("feedback")
         both = mine.select("feedback").where(its.message.is_not(None), its.other_message.is_not(None))
-        newest = cursors.newest_first(both, its, cursor).limit(1)
+        newest = from_newest(both, its, cursor).limit(1)
         async with self._database.reading() as connection:
             row = (await connection.execute(newest)).one_or_none()
             if row is None:
@@ -104,7 +104,7 @@ class Feedback(StoredKind):
             prompt = await _prompt(connection, mine, chosen)
             same = row.session != row.other_session and prompt == await _prompt(connection, mine, rejected)
         made = (chosen.model, chosen.digest, rejected.model, rejected.digest)
-        return Pair(prompt, chosen.content, rejected.content, *made, row.created_at, same), cursors.of_newest(row)
+        return Pair(prompt, chosen.content, rejected.content, *made, row.created_at, same), newest_cursor(row)
 
     async def _check_room(self, connection: AsyncConnection, mine: Owned, answer: Row[Any]) -> None:
         most, its = self._limits.max_messages, mine.columns("feedback")

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.context.partition import NEAREST, Named
 from service.context.stored_receipt import SYSTEM, partition_of, wire_form
 from service.storage.sessions.owned import Owned
-from service.storage.sessions.records import ASSISTANT, TOOL
+from service.storage.sessions.rows import ASSISTANT, TOOL
 from service.storage.sessions.values import Part, Said, StoredMessage
 
 _COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned", "tool_calls", "tool_call_id")

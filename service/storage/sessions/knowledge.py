@@ -1,27 +1,33 @@
 """The knowledge base holds documents that an owner adds, for all of the owner's chats or for one session; a search
-finds their passages.
+finds their passages. Summaries are texts of a session's messages up to a position; only their caller knows what a key
+stands for.
 
-document ─< passages ── passage_grams, the index of their pairs of characters
+    document ─< passages ── passage_grams, the index of their pairs of characters
+
+A summary goes with its session, and with any edit or deletion of a message that it is made of.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, func, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import NotFound
+from service.errors import NotFound, Stale
 from service.storage.database.database import uninterrupted
-from service.storage.sessions import cursors, search
+from service.storage.sessions import search
 from service.storage.sessions.limits import check_limit, check_text
 from service.storage.sessions.owned import Owned, StoredKind, one
+from service.storage.sessions.rows import from_newest, newest_cursor, page_of
 from service.storage.sessions.values import Knowledge, Page, Passage, new_knowledge_id
 from service.text.passages import passages_of, titled
 
 MOST_FOUND = 50
+MOST_KEPT = 4
+"""The most summaries of one session; summaries of older cuts are deleted."""
 
 
 class KnowledgeBase(StoredKind):
@@ -62,13 +68,13 @@ class KnowledgeBase(StoredKind):
         check_limit(limit)
         mine = self._owned(owner)
         its = mine.columns("knowledge")
-        newest = cursors.newest_first(mine.select("knowledge"), its, cursor)
+        newest = from_newest(mine.select("knowledge"), its, cursor)
         if session_id is not None:
             newest = newest.where(its.session_id == session_id)
         async with self._database.reading() as connection:
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
             counts = await _passages(connection, mine, rows)
-        return cursors.page(rows, limit, lambda row: _knowledge(row, counts[row.number]), cursors.of_newest)
+        return page_of(rows, limit, lambda row: _knowledge(row, counts[row.number]), newest_cursor)
 
     @uninterrupted
     async def delete(self, owner: str, id: str) -> None:
@@ -131,3 +137,34 @@ async def _passages(connection: AsyncConnection, mine: Owned, documents: Sequenc
 
 def _knowledge(row: Row[Any], passages: int) -> Knowledge:
     return Knowledge(row.id, row.title, row.content, row.session_id, passages, row.created_at)
+
+
+class StoredSummaries(StoredKind):
+    @uninterrupted
+    async def of(self, owner: str, session_id: str) -> Mapping[str, str]:
+        """Returns key → text. Raises NotFound."""
+        mine = self._owned(owner)
+        async with self._database.reading() as connection:
+            session = await mine.session(connection, session_id)
+            its = mine.columns("summaries")
+            rows = mine.select("summaries", "key", "content").where(its.session == session.number)
+            return {row.key: row.content for row in await connection.execute(rows)}
+
+    @uninterrupted
+    async def keep(self, owner: str, session_id: str, key: str, text: str, *, before: int, revision: int) -> None:
+        """Stores `text`, made of the messages before the position `before`, as they were at `revision`. This is no
+        write of the session: its revision stays. Raises NotFound; Stale where a message was edited or deleted since."""
+        mine = self._owned(owner)
+        its = mine.columns("summaries")
+        async with self._database.writing() as connection:
+            session = await mine.session(connection, session_id, lock=True)
+            if session.edited > revision:
+                raise Stale("A message was edited or deleted since: send the next turn to have it summarised again")
+            held = its.session == session.number
+            others = mine.select("summaries", "key").where(held, its.key != key).order_by(its.created_at.desc())
+            newest = list((await connection.execute(others.limit(MOST_KEPT - 1))).scalars())
+            await connection.execute(mine.delete("summaries").where(held, its.key.not_in(newest)))
+            content = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+            row = {"session": session.number, "key": key, "before": before, "content": content}
+            row["created_at"] = mine.now
+            await mine.insert(connection, "summaries", [row])

@@ -1,13 +1,17 @@
-"""Search is the index that `query` uses, in each database's own form, and the search itself, in one form for both.
+"""Search finds the texts that contain a query, by an index of what they hold: their characters and their pairs of
+neighbours, as 32-bit numbers, the grams. Pairs find Korean words of two syllables, which indexes of words or of three
+characters miss.
 
     SQLite       an FTS5 table without content: hexadecimal numbers as words, lists of rows and nothing else
     PostgreSQL   arrays of the numbers under a GIN index
 
-The index may propose rows that do not match, but never misses a row that does; the texts themselves decide.
+The index may propose rows that do not match, but never misses a row that does; the texts themselves decide, in the same
+way for every database. So two characters with the same number do no harm.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,9 +32,52 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.storage.database.search_index import Indexed, postgresql
-from service.storage.sessions.grams import contains, grams_of, words_of
 from service.storage.sessions.owned import Owned
+from service.storage.sessions.values import Json
 from service.text.grams import fold
+
+
+def contains(text: str, needle: str) -> bool:
+    """Returns whether `text`, folded, contains the folded `needle`."""
+    return needle in fold(text)
+
+
+def grams_of(owner: str, text: str) -> set[int]:
+    """Returns all grams that `text` can be found by. They include the owner, so that a search reads one owner's
+    entries."""
+    found = {_signed(zlib.crc32(owner.encode()))}
+    for word in fold(text).split():
+        found.update(_pair(character, "\x00") for character in word)
+        found.update(map(_pair, word, word[1:]))
+    return found
+
+
+def words_of(title: str | None, metadata: Json) -> list[str]:
+    """Returns the texts of a session itself: its title, the keys of its metadata and their values."""
+    found = [title] if title else []
+    _collect(metadata, found)
+    return found
+
+
+def _collect(value: object, found: list[str]) -> None:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            found.append(str(key))
+            _collect(each, found)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _collect(each, found)
+    elif value is not None:
+        found.append(str(value))
+
+
+def _pair(first: str, second: str) -> int:
+    return _signed((ord(first) & 0xFFFF) << 16 | (ord(second) & 0xFFFF))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32) if number >= 1 << 31 else number
+
 
 _SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
 

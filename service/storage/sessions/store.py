@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
-from service.storage.sessions import cursors, feedback, retention, transfer
+from service.storage.sessions import feedback, retention, transfer
 from service.storage.sessions.answers import StoredAnswers
 from service.storage.sessions.batches import StoredBatches
 from service.storage.sessions.change import Change
@@ -31,12 +31,23 @@ from service.storage.sessions.claims import Done
 from service.storage.sessions.files import StoredFiles
 from service.storage.sessions.history import Reading
 from service.storage.sessions.idempotency import Idempotency
-from service.storage.sessions.knowledge import KnowledgeBase
+from service.storage.sessions.knowledge import KnowledgeBase, StoredSummaries
 from service.storage.sessions.limits import Limits, check_distinct, check_limit, check_results, check_text
 from service.storage.sessions.owned import Owned
-from service.storage.sessions.records import ASSISTANT, TOOL, message_of, session_of, stored, stored_reply
+from service.storage.sessions.rows import (
+    ASSISTANT,
+    TOOL,
+    from_newest,
+    message_after,
+    message_cursor,
+    message_of,
+    newest_cursor,
+    page_of,
+    session_of,
+    stored,
+    stored_reply,
+)
 from service.storage.sessions.search import search
-from service.storage.sessions.summaries import StoredSummaries
 from service.storage.sessions.turn_locks import TurnLocks
 from service.storage.sessions.values import (
     History,
@@ -168,13 +179,13 @@ class SessionStore:
         check_limit(limit)
         check_text(query, "query")
         mine = self._owned(owner)
-        newest = cursors.newest_first(mine.select("sessions"), mine.columns("sessions"), cursor)
+        newest = from_newest(mine.select("sessions"), mine.columns("sessions"), cursor)
         async with self._database.reading() as connection:
             if query is not None and fold(query):
                 rows = await search(connection, mine, newest, query, limit + 1)
             else:
                 rows = list((await connection.execute(newest.limit(limit + 1))).all())
-        return cursors.page(rows, limit, session_of, cursors.of_newest)
+        return page_of(rows, limit, session_of, newest_cursor)
 
     # Messages
 
@@ -184,11 +195,11 @@ class SessionStore:
     ) -> Page[StoredMessage]:
         """Returns messages, oldest first."""
         check_limit(limit)
-        after = -1 if cursor is None else cursors.message_after(cursor)
+        after = -1 if cursor is None else message_after(cursor)
         async with self._database.reading() as connection:
             reading, rows = await self._read(connection, owner, session_id, after, limit + 1)
             shown = await reading.with_receipts(rows[:limit], map(message_of, rows[:limit]))
-        page = cursors.page(rows, limit, message_of, cursors.of_message)
+        page = page_of(rows, limit, message_of, message_cursor)
         return Page(tuple(shown), page.next_cursor)
 
     @uninterrupted

@@ -18,7 +18,7 @@ import msgspec
 from service.context.stored_receipt import numbered, renumbered
 from service.errors import InvalidRequest
 from service.storage.sessions.limits import Limits, check_answer_id, check_distinct, check_levels, check_text
-from service.storage.sessions.records import ASSISTANT, TOOL
+from service.storage.sessions.rows import ASSISTANT, TOOL
 from service.storage.sessions.values import (
     Answered,
     Json,
@@ -31,6 +31,9 @@ from service.storage.sessions.values import (
 from service.text.arguments import parsed as parsed_arguments
 
 FORMAT: Final = 2
+_ANSWERED = Answered.__slots__
+_TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
+"""Written where they are set only, so that earlier versions read the export of a session without them."""
 
 
 class SessionLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="session"):
@@ -67,11 +70,6 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", 
     tool_calls: list[CallLine] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
-
-
-_ANSWERED = Answered.__slots__
-_TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
-"""Written where they are set only, so that earlier versions read the export of a session without them."""
 
 
 def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Sequence[int]) -> list[bytes]:
