@@ -24,7 +24,7 @@ from service.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "models" / "demo" / "weights"
-HELD_OUT = ROOT / "models" / "demo" / "held_out" / "en.jsonl"
+HELD_OUT = ROOT / "recipe" / "held_out" / "en.jsonl"
 
 
 def missing() -> str:

@@ -33,18 +33,6 @@ async def check(client: Any, asked: list[Request]) -> None:
     assert [tokens_of(outputs) for outputs in answers] == [expected_tokens(request) for request in asked]
 
 
-def test_the_fake_model_tells_adapters_apart() -> None:
-    base, one, two = requests(3)
-    assert expected_tokens(base) != expected_tokens(one) != expected_tokens(two)
-
-
-async def test_adapters_in_one_batch() -> None:
-    async with engine() as client:
-        await client.load_adapter("one", "anywhere")
-        await client.load_adapter("two", "anywhere")
-        await check(client, requests(12, max_tokens=20))
-
-
 async def test_an_adapter_that_is_not_there_is_an_error() -> None:
     async with engine() as client:
         await client.load_adapter("one", "anywhere")

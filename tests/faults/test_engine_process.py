@@ -223,18 +223,6 @@ async def test_an_idle_engine_is_never_taken_for_a_hung_one() -> None:
         assert client.restarts == 0
 
 
-async def test_a_request_that_kills_the_engine_fails_alone() -> None:
-    innocent = make_request("innocent", [1, 2], max_tokens=60)
-    async with engine(QUICK, step_seconds=0.005, die_on_token=POISON) as client:
-        stream = client.generate(innocent)
-        outputs = [await anext(stream)]
-        with pytest.raises(EngineKilled, match="ended the engine process each time"):
-            await answer(client, make_request("poison", [POISON]))
-        outputs += [output async for output in stream]
-        assert (client.restarts, client.state) == (3, EngineState.READY)
-    assert tokens_of(outputs) == expected_tokens(innocent)
-
-
 async def test_a_deadline_holds_while_there_is_no_engine() -> None:
     async with engine(RestartPolicy(hang_seconds=0.4, backoff_seconds=30), step_seconds=0.01) as client:
         started = time.monotonic()

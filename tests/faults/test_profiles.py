@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from service.engine.client.client import EngineClient, EngineFailed
-from service.engine.client.replicas import Replicas
 from service.engine.protocol.messages import Profile
 from service.errors import Conflict, Unavailable
 from tests.fakes import make_request
@@ -51,13 +50,6 @@ async def test_one_at_a_time(tmp_path: Path) -> None:
         await again
 
 
-async def test_an_idle_engine_gives_up(tmp_path: Path) -> None:
-    async with engine() as client:
-        ended = await client.profile(order(tmp_path, patience=0.2))
-        assert "0.2 s passed without a step" in ended.error
-        await answer(client, make_request("a"))
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 async def test_a_death_ends_the_profile_and_no_answer(tmp_path: Path, number: signal.Signals) -> None:
     async with engine(QUICK, step_seconds=0.01) as client:
@@ -82,15 +74,3 @@ async def test_a_stop_ends_the_profile(tmp_path: Path) -> None:
         await task
     with pytest.raises(Unavailable):
         await client.profile(order(tmp_path))
-
-
-async def test_the_first_replica_is_profiled(tmp_path: Path) -> None:
-    replicas = Replicas(lambda number, packed: client_of(), 2, 8)
-    await replicas.start()
-    try:
-        task = asyncio.create_task(replicas.profile(order(tmp_path, 1)))
-        await asyncio.sleep(0.05)
-        await answer(replicas.replicas[0], make_request("a"))  # type: ignore[arg-type]
-        assert (await task).steps == 1
-    finally:
-        await replicas.stop()

@@ -81,15 +81,6 @@ def test_tokens_equal_peft(
     assert tokens(loaded, "") == peft_tokens(base_model(base))
 
 
-def test_tokens_equal_the_merged_model(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
-    _, base, adapter = trained
-    merged = peft.PeftModel.from_pretrained(base_model(base), adapter).merge_and_unload()
-    merged.save_pretrained(tmp_path / "merged")
-    made = version(base, adapter, tmp_path / "version", "F32")
-    loaded = Loaded.of(made, "fp32", block_size=8, adapters=((NAME, str(made)),))
-    assert tokens(loaded, NAME) == tokens(Loaded.of(tmp_path / "merged", "fp32", block_size=8), "")
-
-
 RANKS = (3, 8, 17)
 MODELS = [
     ("llama", "fp32", "native"),
@@ -143,20 +134,6 @@ def test_alone_or_in_a_crowd_of_adapters(
         accepted += core.stats.accepted_tokens_total
     assert cached > 0
     assert accepted > 0
-
-
-def test_adapters_share_no_prefix(tmp_path: Path) -> None:
-    base = save_tiny("llama", tmp_path / "base")
-    made = version(base, train(base, tmp_path / "peft", 1), tmp_path / "version")
-    loaded = Loaded.of(base, "bf16", block_size=8, adapters=((NAME, str(made)),))
-    prompt = prompts()[-1]
-    core, params = loaded.core(), SamplingParams(max_tokens=2)
-    hits = []
-    for number, adapter in enumerate(("", NAME, NAME, "")):
-        asked = replace(request(str(number), prompt, params), adapter=adapter)
-        hits.append(answer(core, {0: [asked]})[asked.id].num_cached_tokens)
-    assert hits[:2] == [0, 0]
-    assert hits[2] == hits[3] > 0
 
 
 def test_bf16_logits_are_peft_s_within_rounding(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
-"""Greedy tokens in fp32 equal transformers' `generate`, token for token, however the requests are batched."""
+"""Every architecture in fp32: the tokens of transformers' `generate`, and the same by both of our forwards."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 
 from service.engine.protocol.messages import Request, SamplingParams
-from tests.effort import usual
+from service.engine.runner.forwards.decoder import ACTIVATIONS, FusedDecoder
+from service.engine.runner.forwards.native_decoder import NativeDecoder
+from tests.effort import drawn, usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request
-from tests.kernels import use
+from tests.kernels import LIBRARIES, use
+from tests.random_models import Sizes
+from tests.random_steps import RandomEngine
 
 NEW_TOKENS = 8
 LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
@@ -103,11 +108,28 @@ def test_the_way_is_chosen_by_what_the_architecture_can_do(load: Load, name: str
     assert ("attention: library, per sequence" in loaded.info.kernels) == (not packed)
 
 
-def test_a_wrong_reference_is_noticed(load: Load) -> None:
-    """The expectations can fail: one other prompt token changes the answer."""
-    prompt = list(prompts()[-1])
-    prompt[3] += 1
-    core = load("llama", "fp32").core()
-    params = SamplingParams(max_tokens=NEW_TOKENS)
-    found = answer(core, {0: [request("a", prompts()[-1], params), request("b", prompt, params)]})
-    assert found["a"].token_ids != found["b"].token_ids
+STEPS = 3
+
+
+def _engine(seed: str) -> RandomEngine:
+    """A random model that both forwards compute: without experts."""
+    for number in range(1000):
+        rng = random.Random(f"{seed} {number}")
+        sizes = replace(Sizes.random(rng), experts=0)
+        engine = RandomEngine(rng, "fp32", torch.float32, sizes, adapters=0)
+        if engine.whole.outline.activation in ACTIVATIONS:
+            return engine
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("level", LIBRARIES)
+@torch.inference_mode()
+def test_the_native_decoder_computes_what_torch_operations_do(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(level, monkeypatch)
+    for seed in range(drawn(24, 100)):
+        engine = _engine(str(seed))
+        assert engine.whole.embedding is not None
+        whole = replace(engine.whole, dtype=torch.float32, embedding=engine.whole.embedding.float())
+        native, fused = NativeDecoder(whole, engine.cache), FusedDecoder(whole)
+        for step in filter(lambda step: len(step.token_ids), (engine.step() for _ in range(STEPS))):
+            torch.testing.assert_close(native(step), fused(step), rtol=2e-4, atol=2e-4, msg=f"seed {seed}")

@@ -19,9 +19,7 @@ from service.engine.protocol.messages import SamplingParams
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.runner.loading.families import outline_of
 from service.engine.runner.loading.model_work import model_work
-from service.engine.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
-from tests.effort import usual
 from tests.golden.tiny import CONFIGS, SIZES, Loaded, answer, family, request, save_random, tensor_names
 
 PRECISIONS = ("bf16", "int8", "int8-weight", "llm-int8", "int4")
@@ -91,28 +89,6 @@ def test_a_token_multiplies_with_its_linear_layers(repository: Repository, paren
         assert (work.weights, work.layer_bytes) == (layers, layers * width)
         assert (work.head_weights, work.head_bytes) == (64 * VOCABULARY, 64 * VOCABULARY * width)
         assert work.pair_flops == 4 * 2 * 64
-
-
-@pytest.mark.parametrize("precision", usual(PRECISIONS, "bf16", "int4"))
-def test_a_crowd_changes_nothing(repository: Repository, parent: Manifest, precision: str, tmp_path: Path) -> None:
-    """By the library's model and by the record of that."""
-    directory = _version(repository, parent, precision)
-    record = tmp_path / "r.record"
-    params = SamplingParams(max_tokens=6, logprobs=2)
-    requests = [
-        request(str(i), [(7 * i * j + 3 * j + i) % VOCABULARY for j in range(length)], params)
-        for i, length in enumerate((1, 9, 33, 70, 70, 150))
-    ]
-    told = []
-    for _ in range(2):
-        loaded = Loaded.of(directory, precision, block_size=8, record=str(record))
-        assert loaded.info.forward == "decoder"
-        assert not any("differ" in reason for reason in loaded.info.kernels)
-        alone = {one.id: answer(loaded.core(caching=False), {0: [one]})[one.id] for one in requests}
-        assert answer(loaded.core(90), {0: requests}) == alone
-        told.append(alone)
-    assert told[0] == told[1]
-    assert record.exists() == (library() is not None)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

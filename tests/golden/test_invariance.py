@@ -71,6 +71,7 @@ def _library(rng: random.Random, vocabulary: int, count: int = 14) -> list[Reque
 
 def _check(loaded: Loaded, vocabulary: int, mixes: int) -> None:
     """Fails too when no mix had a preemption, a cached prefix or, where drafts are verified, a draft that came true."""
+    assert loaded.info.vocab_size == vocabulary, "it bounds the token ids that the engine takes"
     rng = random.Random(11)
     requests = _library(rng, vocabulary)
     alone: dict[str, Answer] = {}

@@ -142,28 +142,6 @@ def test_a_planted_defect_shows(
     assert one(core, "next", chat(1)).logprobs != cold.logprobs
 
 
-@pytest.mark.parametrize("what", ["a changed byte", "a file cut short"])
-def test_what_does_not_come_back_is_computed(llama: Loaded, what: str) -> None:
-    cold = one(llama.core(caching=False), "cold", chat(1))
-    core = llama.core(blocks=BLOCKS)
-    one(core, "first", chat(1))
-    push_out(core)
-    file = llama.runner._offload._file  # type: ignore[union-attr]
-    if what == "a changed byte":
-        size = file.seek(0, 2)
-        for at in range(0, size, 999):
-            file.seek(at)
-            file.write(b"\x55")
-    else:
-        file.truncate(0)
-    warm = one(core, "next", chat(1))
-    assert (warm.token_ids, warm.logprobs) == (cold.token_ids, cold.logprobs)
-    assert warm.num_cached_tokens < 144
-    core.scheduler.check_integrity()
-    again = one(core, "again", chat(1))
-    assert (again.token_ids, again.num_cached_tokens) == (cold.token_ids, 144)
-
-
 @pytest.mark.parametrize(
     "without", [{"offload_directory": "/nowhere"}, {"kv_offload_bytes": 0}, {"prefix_caching": False}]
 )

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.imports.importing import import_source
-from models.manifest import Manifest
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
 from service.engine.protocol.messages import Request, SamplingParams
@@ -133,17 +132,3 @@ def test_alone_or_in_a_crowd(
 def test_outlier_columns_do_not_take_the_decoder_away(repository: Repository, precision: str) -> None:
     """They leave few codes to the other columns: each rounding moves the logits far, the library's own as well."""
     assert load(settings(repository), repository, repository.get("demo", precision)).info.forward == "decoder"
-
-
-def test_what_cannot_be_quantized(repository: Repository) -> None:
-    from models.errors import Conflict, InvalidSource
-
-    def again(version: str, precision: str) -> Manifest:
-        return quantize(repository, repository.get("demo", version), precision)
-
-    with pytest.raises(InvalidSource, match="needs a text"):
-        again("bf16", "llm-int8")
-    with pytest.raises(Conflict, match="made from bf16"):
-        again("llm-int8", "int8")
-    with pytest.raises(Conflict, match="made from bf16"):
-        again("bf16", "fp32")

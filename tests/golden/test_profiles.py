@@ -143,16 +143,6 @@ def test_memory_has_bytes_and_stacks_have_calls(load: Load, tmp_path: Path) -> N
     assert not any(each.get("cat") == "python_function" for each in plain.events)
 
 
-def test_a_directory_that_is_gone_ends_the_profile_alone(load: Load, tmp_path: Path) -> None:
-    core, ends = load("llama", "fp32").core(), list[Profiled]()
-    core.add(request("a", range(3, 40), SamplingParams(max_tokens=8, min_tokens=8)))
-    profiler = Profiler(core, ends.append)
-    profiler.take(Profile("a", str(tmp_path / "gone"), 2))
-    while core.has_work:
-        profiler.step()
-    assert "it could not be recorded" in ends[0].error
-
-
 def test_nothing_is_left_behind_a_profile(load: Load, tmp_path: Path) -> None:
     """A step that nobody records runs the methods of the classes, and no marks are taken."""
     runner = load("llama", "fp32").runner

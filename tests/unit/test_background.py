@@ -49,13 +49,6 @@ def stray(directory: Path) -> list[Path]:
     return paths
 
 
-async def test_a_file_that_is_no_rollout_keeps_no_server_from_starting(tmp_path: Path) -> None:
-    stray(tmp_path)
-    async with serving(tmp_path) as world:
-        assert (await world.client.get("/readyz")).status_code == 200
-        assert world.deployments.phase == "started"
-
-
 async def test_a_file_that_is_no_rollout_keeps_no_server_from_following(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     for number in range(2):

@@ -122,15 +122,6 @@ def test_a_budget_is_the_largest_that_keeps_the_target(noise: float, least: floa
     assert least * 0.3 <= planned <= 0.3
 
 
-def test_nearly_every_step_ends_within_the_target() -> None:
-    policy, rng = BatchingPolicy(2048, 16, 0.3), random.Random(7)
-    policy.cost = taught(SLOW, noise=0.1, disturbed=0)
-    tokens = policy.token_budget(8, 4000, 512, 1)
-    work = Work(tokens, 4000, chunk_attention(512, tokens - 8))
-    ended = [cost(SLOW, work) * (1 + rng.uniform(-0.1, 0.1)) for _ in range(1000)]
-    assert sum(each <= 0.3 for each in ended) > 980
-
-
 @pytest.mark.parametrize(("prefills", "stretch"), [(1, 1.75), (16, 1.75), (20, 1 + 0.75 * 1.25**3), (64, 4), (200, 4)])
 def test_past_the_target_a_crowd_of_prompts_is_computed_first(prefills: int, stretch: float) -> None:
     """Up to a prompt for four streams, the streams go on at 1.75 times their pace."""

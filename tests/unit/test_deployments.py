@@ -141,13 +141,6 @@ async def test_versions_of_the_default_model_have_its_replicas(tmp_path: Path, d
     ]
 
 
-async def test_a_number_of_replicas_that_is_asked_for_wins(tmp_path: Path) -> None:
-    world = await World(tmp_path, default_replicas=3).started()
-    await world.deployments.begin_loading("demo:1", 2)
-    await until(lambda: len(world.engines) == 2)
-    assert world.replicas == [3, 2]
-
-
 async def test_references(world: World) -> None:
     await world.started()
     world.repository.promote("demo", "production", "1", "a test")
@@ -216,16 +209,6 @@ async def test_a_failed_load_says_why_and_is_tried_again(world: World) -> None:
     assert world.deployments.describe()[-1]["state"] == "failed"
     world.failure = ""
     assert (await world.deployments.ensure_loaded("demo:1")).manifest.version == "1"
-
-
-async def test_a_changed_file_is_refused_by_name(world: World) -> None:
-    await world.started()
-    weights = world.repository.path(world.repository.get("demo", "1")) / "model.safetensors"
-    weights.chmod(0o644)
-    weights.write_text("One")
-    with pytest.raises(Unavailable, match=r"model\.safetensors"):
-        await world.deployments.ensure_loaded("demo:1")
-    assert (await world.deployments.ensure_loaded("demo:2")).state.value == "ready"
 
 
 async def test_a_changed_file_is_refused_before_its_engine_has_loaded(world: World) -> None:
@@ -335,13 +318,6 @@ async def test_an_alias_that_moves_is_followed_without_a_wait_or_a_gap(world: Wo
     assert await answered(world) == "1"
     await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
     assert world.engines[0][1].state is EngineState.STOPPED
-
-
-async def test_an_alias_moved_by_another_process_is_followed(world: World) -> None:
-    await world.started()
-    Repository(world.repository.layout.data_dir).promote("demo", "production", "1", "from elsewhere")
-    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
-    assert await answered(world) == "1"
 
 
 async def test_a_target_that_cannot_be_loaded_leaves_the_old_one_serving(world: World) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.client.client import EngineClient
-from service.engine.client.engine import Engine, EngineFailed, EngineState
+from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.poison import MOST_REMEMBERED, PoisonRegister
 from service.engine.client.restart_policy import Backoff, DeathKind, RestartPolicy
 from service.engine.client.streams import Streams
 from service.engine.client.watch import Watch
 from service.engine.protocol.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
 from service.errors import EngineKilled, Unavailable
-from tests.fakes import FakeClock, InProcessEngine, expected_tokens, make_request, tokens_of
+from tests.fakes import FakeClock, make_request
 
 CONFIG = EngineConfig(model_dir="m", precision="int8", max_model_len=64)
 
@@ -364,24 +362,3 @@ async def test_nothing_is_taken_before_the_start() -> None:
         await anext(client.generate(make_request("a")))
     await client.stop()
     assert client.state is EngineState.STOPPED
-
-
-async def test_the_fake_engine_streams_aborts_and_stops() -> None:
-    engine = InProcessEngine()
-    as_engine: Engine = engine
-    await as_engine.start()
-    one, two = make_request("one", range(20), max_tokens=9), make_request("two", range(20), max_tokens=5000)
-    outputs = [output async for output in as_engine.generate(one)]
-    assert tokens_of(outputs) == expected_tokens(one)
-    async with aclosing(as_engine.generate(two)) as stream:
-        async for _ in stream:
-            assert as_engine.stats.running == 1
-            break
-    await asyncio.sleep(0.01)
-    assert (as_engine.stats.running, as_engine.stats.blocks_free + as_engine.stats.blocks_cached) == (0, 1024)
-    rest = as_engine.generate(make_request("three", max_tokens=5000))
-    await anext(rest)
-    await as_engine.stop()
-    with pytest.raises(EngineFailed):
-        async for _ in rest:
-            pass

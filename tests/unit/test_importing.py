@@ -213,14 +213,6 @@ def test_no_source(repository: Repository, source: str) -> None:
     refused(repository, source, "hub id")
 
 
-def test_a_hub_out_of_reach_says_what_to_do(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FakeHub() as hub:
-        reached(hub, tmp_path / "cache", monkeypatch)
-    refused(repository, "org/name", "give the directory")
-
-
 def test_what_a_hub_gave_is_published_and_not_kept_twice(
     repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,26 +305,23 @@ BAD_HEADERS: dict[str, tuple[object, bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD_HEADERS)
-def test_header_bombs(tmp_path: Path, case: str) -> None:
-    header, data = BAD_HEADERS[case]
-    with pytest.raises(InvalidSource, match=r"x\.safetensors"):
-        read_header(header_file(tmp_path / "x.safetensors", header, data))
+def test_header_bombs(tmp_path: Path) -> None:
+    for case, (header, data) in BAD_HEADERS.items():
+        with pytest.raises(InvalidSource, match=r"x\.safetensors"):
+            read_header(header_file(tmp_path / "x.safetensors", header, data))
+            print(case, "is read")
+    for length in (2**63, 2**64 - 1, MAX_HEADER_BYTES + 1, 100):
+        with pytest.raises(InvalidSource):
+            read_header(header_file(tmp_path / "x.safetensors", {}, b"", length))
+            print(length, "is read")
 
 
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, MAX_HEADER_BYTES + 1, 100])
-def test_header_length(tmp_path: Path, length: int) -> None:
-    with pytest.raises(InvalidSource):
-        read_header(header_file(tmp_path / "x.safetensors", {}, b"", length))
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"1234567", struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}".ljust(MAX_HEADER_BYTES + 1)]
-)
-def test_no_header(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.safetensors").write_bytes(content)
-    with pytest.raises(InvalidSource):
-        read_header(tmp_path / "x.safetensors")
+def test_no_header(tmp_path: Path) -> None:
+    too_long = struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}".ljust(MAX_HEADER_BYTES + 1)
+    for content in (b"", b"1234567", too_long):
+        (tmp_path / "x.safetensors").write_bytes(content)
+        with pytest.raises(InvalidSource):
+            read_header(tmp_path / "x.safetensors")
 
 
 def test_bad_header_is_refused_on_import(repository: Repository, llama: Path) -> None:

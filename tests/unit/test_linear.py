@@ -78,14 +78,6 @@ def test_close_to_the_dense_product(bias: bool) -> None:
     assert float((one(x) - dense).square().mean().sqrt() / dense.std()) < 0.02
 
 
-def test_a_row_does_not_depend_on_the_others() -> None:
-    one, x = layer(), rows(40).to(torch.bfloat16)
-    whole = one(x)
-    for count in (1, 2, 3, 8, 17, 33):
-        assert torch.equal(one(x[:count]), whole[:count])
-    assert torch.equal(one(torch.cat((x[:1], 1000 * x[1:5])))[0], whole[0])
-
-
 def test_no_rows_and_rows_that_are_no_numbers() -> None:
     one, x = layer(), rows(4)
     assert one(x[:0]).shape == (0, 48)

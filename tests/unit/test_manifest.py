@@ -122,10 +122,10 @@ TRAVERSAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TRAVERSAL)
-def test_refused_references(text: str) -> None:
-    with pytest.raises(InvalidReference):
-        ModelReference.parse(text)
+def test_refused_references() -> None:
+    for text in TRAVERSAL:
+        with pytest.raises(InvalidReference):
+            print(ModelReference.parse(text), "is taken")
 
 
 def test_precision() -> None:

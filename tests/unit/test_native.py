@@ -42,7 +42,6 @@ KINDS = [
 SHAPES = [(48, 96), (37, 50), (200, 331), (1, 7), (129, 1), (600, 1024)]
 GROUPS = {"int4": 32, "int4-g128": 128}
 GROUPED = [(48, 128), (70, 256), (600, 1024)]
-CASES = [(*shape, kind) for kind in KINDS for shape in (GROUPED if kind in GROUPS else SHAPES)]
 COUNTS = (*range(1, 71), 128, 130, 257)
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -123,55 +122,52 @@ def test_they_are_built_where_they_can_be() -> None:
     assert library() is not None, f"{unavailable()}: run make install"
 
 
-@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
-def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: int, kind: str) -> None:
+def shapes_of(kind: str) -> list[tuple[int, int]]:
+    return GROUPED if kind in GROUPS else SHAPES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_those_of_the_formula(kernels: Library, kind: str) -> None:
     """Parts whose edge lies inside of a panel, with and without bias. bf16 is multiplied in bf16 where the
     processor does that."""
-    parts = [part(out, depth, kind), part(max(1, out // 3), depth, kind, biased=False)]
-    x = rows(40, depth)
-    if kind == "bf16":
-        x = x.to(torch.bfloat16).float()
-    want = formula(x, parts, kernels.activation_reach)
-    error = (NativeLinear(kernels, parts)(x) - want).abs().max() / want.abs().max()
-    assert float(error) < 1e-5
+    errors = {}
+    for out, depth in shapes_of(kind):
+        parts = [part(out, depth, kind), part(max(1, out // 3), depth, kind, biased=False)]
+        x = rows(40, depth)
+        if kind == "bf16":
+            x = x.to(torch.bfloat16).float()
+        want = formula(x, parts, kernels.activation_reach)
+        errors[out, depth] = float((NativeLinear(kernels, parts)(x) - want).abs().max() / want.abs().max())
+    assert {shape: error for shape, error in errors.items() if not error < 1e-5} == {}
 
 
-@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
-def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: int, kind: str) -> None:
-    layer, x = NativeLinear(kernels, [part(out, depth, kind)]), rows(300, depth)
-    whole = layer(x)
-    for count in COUNTS:
-        assert torch.equal(layer(x[:count]), whole[:count]), count
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_depends_neither_on_the_others_nor_on_the_prefetch(kernels: Library, kind: str) -> None:
+    differ = []
+    for out, depth in shapes_of(kind):
+        layer, x = NativeLinear(kernels, [part(out, depth, kind)]), rows(300, depth)
+        whole = layer(x)
+        differ += [(out, depth, count) for count in COUNTS if not torch.equal(layer(x[:count]), whole[:count])]
+        before = kernels.functions.dosirak_prefetch_in_streams(0)
+        kernels.functions.dosirak_prefetch_in_streams(1 - before)
+        try:
+            differ += [(out, depth, -n) for n in (1, 2, 7, 13, 65, 130) if not torch.equal(layer(x[:n]), whole[:n])]
+        finally:
+            kernels.functions.dosirak_prefetch_in_streams(before)
+    assert differ == [], "outputs, inputs, rows; of the other way to prefetch below zero"
 
 
 @pytest.mark.parametrize("kind", GROUPS)
-@pytest.mark.parametrize(("out", "depth"), GROUPED)
-def test_4_bit_layers_are_8_bit_layers_of_their_decoded_weights(
-    kernels: Library, out: int, depth: int, kind: str
-) -> None:
+def test_4_bit_layers_are_8_bit_layers_of_their_decoded_weights(kernels: Library, kind: str) -> None:
     """Bit for bit, for every number of rows; in a fraction of the memory where there are kernels for them."""
-    one = part(out, depth, kind)
-    coded, plain = NativeLinear(kernels, [one]), NativeLinear(kernels, [replace(one, weight=decoded(one.weight))])
-    x = rows(300, depth)
-    for count in (*range(1, 35), 64, 65, 130, 300):
-        assert torch.equal(coded(x[:count]), plain(x[:count])), count
     assert kernels.has_int4 == (kernels.level != "portable")
-    assert (coded.packed.nbytes < 0.6 * plain.packed.nbytes) == kernels.has_int4
-
-
-@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
-def test_products_are_the_same_however_they_prefetch(kernels: Library, out: int, depth: int, kind: str) -> None:
-    layer = NativeLinear(kernels, [part(out, depth, kind)])
-    x = rows(130, depth)
-    found = []
-    for in_streams in (0, 1):
-        before = kernels.functions.dosirak_prefetch_in_streams(in_streams)
-        try:
-            found.append([layer(x[:count]) for count in (1, 2, 3, 7, 12, 13, 25, 64, 65, 130)])
-        finally:
-            kernels.functions.dosirak_prefetch_in_streams(before)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other), len(one)
+    for out, depth in GROUPED:
+        one = part(out, depth, kind)
+        coded, plain = NativeLinear(kernels, [one]), NativeLinear(kernels, [replace(one, weight=decoded(one.weight))])
+        x = rows(300, depth)
+        for count in (*range(1, 35), 64, 65, 130, 300):
+            assert torch.equal(coded(x[:count]), plain(x[:count])), count
+        assert (coded.packed.nbytes < 0.6 * plain.packed.nbytes) == kernels.has_int4
 
 
 def test_parts_of_several_bits_are_joined_in_8(kernels: Library) -> None:
@@ -266,9 +262,13 @@ def test_layers_are_replaced_only_where_the_model_calls_them(kernels: Library, p
     assert isinstance(model.layer, NativeLinear) is not peeks
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_attention_of_any_shape(kernels: Library, seed: int) -> None:
+def test_attention_of_any_shape(kernels: Library) -> None:
     """Odd head sizes, many heads to one, values of another size, windows, softcap, block sizes that divide nothing."""
+    for seed in range(12):
+        attention_of(kernels, seed)
+
+
+def attention_of(kernels: Library, seed: int) -> None:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     kv_heads, group, size = rng.choice((1, 2, 3)), rng.choice((1, 2, 5, 8, 130)), rng.choice((1, 5, 16, 200))
     key_dim, value_dim, length = rng.choice((3, 16, 24, 80)), rng.choice((1, 16, 40)), rng.choice((1, 9, 128, 300))

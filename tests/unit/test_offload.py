@@ -168,16 +168,6 @@ def ask(core: EngineCore, id: str, token_ids: Iterable[int]) -> tuple[list[int],
     return tokens_of(outputs), outputs[-1].num_cached_tokens
 
 
-def test_a_chat_that_was_pressed_out_comes_back() -> None:
-    core = offloading(FakeRunner())
-    ask(core, "a", range(17))
-    ask(core, "b", range(50, 78))
-    assert ask(core, "a again", range(17))[1] == 16
-    assert core.stats.restored_tokens_total == 16
-    assert core.stats.blocks_offloaded == len(core.scheduler.blocks.offload) > 0
-    core.scheduler.check_integrity()
-
-
 @pytest.mark.parametrize("restores", [True, False], ids=["reading fails", "writing fails"])
 def test_a_disk_that_fails_costs_time_alone(restores: bool) -> None:
     runner = FakeRunner(fails=lambda copy: copy.restores is restores)

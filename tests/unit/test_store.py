@@ -96,13 +96,6 @@ def test_no_number_is_published_twice(url: str, tmp_path: Path) -> None:
     assert sorted(listed[0], key=str) == sorted(listed[1], key=str) == sorted(listed[2], key=str)
 
 
-def test_a_named_version_is_published_once(url: str, tmp_path: Path) -> None:
-    first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
-    publish(first, "one", version="7")
-    with pytest.raises(Conflict, match="exists"):
-        publish(second, "two", version="7")
-
-
 def test_creation_is_conditional(url: str) -> None:
     """The rule that everything rests on, at the remote itself and under a race."""
     remote = remote_of(url)

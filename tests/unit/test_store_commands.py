@@ -1,4 +1,4 @@
-"""`dosirak store`, and the settings and loads of an instance that has a store."""
+"""`dosirak store`: an instance's settings and loads, and the database that a store belongs to."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from models.errors import StoreUnavailable
+from models.errors import Conflict, StoreUnavailable
+from models.repository.disk.layout import Layout
+from models.repository.disk.records import FileRecords
+from models.repository.opening import open_repository
 from models.repository.repository import Repository
+from models.repository.store import binding
+from models.repository.store.place import StorePlace
 from models.repository.store.remotes import remote_of
-from models.repository.store.shared_store import blob
+from models.repository.store.shared_store import SharedStore, blob
 from service import cli
 from service.deployments.routing import as_service_error
 from service.deployments.store_follower import StoreFollower
 from service.errors import Unavailable
 from service.settings import Settings
 from tests.reports import report
-from tests.stores import instance
+from tests.stores import fresh_store, instance
 from tests.versions import publish
 
 
@@ -114,3 +119,57 @@ async def test_the_follower_shows_what_others_publish(
     published = publish(first, "one")
     await StoreFollower(second).refresh()
     assert second.versions("demo") == [published]
+
+
+class Of(FileRecords):
+    """Records of a database, by name."""
+
+    shared = True
+
+    def __init__(self, directory: Path, database: str) -> None:
+        layout = Layout(directory)
+        layout.make()
+        super().__init__(layout)
+        self.database_id = database  # type: ignore[assignment]
+
+
+@pytest.fixture
+def url_of_store_binding(tmp_path: Path) -> str:
+    return fresh_store("directory", tmp_path)
+
+
+def start(tmp_path: Path, url_of_store_binding: str, name: str, database: str) -> None:
+    open_repository(tmp_path / name, StorePlace(url_of_store_binding), Of(tmp_path / name, database))
+
+
+def test_the_first_shared_database_has_the_store(tmp_path: Path, url_of_store_binding: str) -> None:
+    publish(instance(tmp_path, "alone", url_of_store_binding), "one")
+    assert binding.database_of(SharedStore.open(url_of_store_binding)) is None, "an instance without one binds nothing"
+    start(tmp_path, url_of_store_binding, "a", "first")
+    start(tmp_path, url_of_store_binding, "b", "first")
+    with pytest.raises(Conflict, match=r"of database first.*is database second.*DOSIRAK_STORE_URL.*dosirak store bind"):
+        start(tmp_path, url_of_store_binding, "c", "second")
+    with pytest.raises(Conflict, match=r"of database first, and no shared database is set here"):
+        instance(tmp_path, "alone", url_of_store_binding)
+    assert not (tmp_path / "c" / "store.json").exists(), "it was stopped before it showed anything"
+
+
+def test_an_operator_binds_it_to_another(tmp_path: Path, url_of_store_binding: str) -> None:
+    start(tmp_path, url_of_store_binding, "a", "first")
+    store = SharedStore.open(url_of_store_binding)
+    binding.bind(store, "second")
+    start(tmp_path, url_of_store_binding, "c", "second")
+    with pytest.raises(Conflict, match="of database second"):
+        start(tmp_path, url_of_store_binding, "a", "first")
+    binding.bind(store, None)
+    instance(tmp_path, "alone", url_of_store_binding)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
+def test_a_damaged_binding_names_the_command(tmp_path: Path, url_of_store_binding: str, content: bytes) -> None:
+    store = SharedStore.open(url_of_store_binding)
+    store.remote.put(binding.BINDING, content)
+    with pytest.raises(Conflict, match="damaged: run `dosirak store bind`"):
+        start(tmp_path, url_of_store_binding, "a", "first")
+    binding.bind(store, "first")
+    start(tmp_path, url_of_store_binding, "a", "first")

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from models.errors import Conflict, Corrupt, NotFound
+from models.errors import Conflict, Corrupt
 from models.imports.upkeep import collect, prune
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -71,17 +71,6 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
     assert repository.engine_file(one, "record").exists() and not repository.engine_file(two, "record").exists()
     assert {path.name for path in repository.layout.blobs.iterdir()} == {file.sha256 for file in one.files}
     repository.verify(one)
-
-
-def test_a_version_in_use_stays(repository: Repository) -> None:
-    one = publish(repository, "one")
-    with repository.lease(one), repository.lease(one):
-        with pytest.raises(Conflict, match="in use"):
-            repository.delete("demo", "1")
-        assert repository.get("demo", "1") == one
-    repository.delete("demo", "1")
-    with pytest.raises(NotFound):
-        repository.lease(one)
 
 
 def test_another_processs_lease_ends_with_it(repository: Repository, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from service.engine.process.core import EngineCore
 from service.engine.process.work_done import WINDOW_STEPS, WorkDone
 from service.engine.protocol.messages import EngineStats, Request
-from service.engine.protocol.work import ModelWork, PhaseWork
+from service.engine.protocol.work import ModelWork
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequences.sequence import Sequence
 from service.engine.sequences.tally import PhaseTally
@@ -178,10 +178,6 @@ def test_experts_are_read_as_tokens_need_them() -> None:
     assert work.decode.bytes == 120
     work.add(PhaseTally(), tally(rows=64), 1.0)
     assert work.decode.bytes == 120 + 180
-
-
-def test_totals_of_replicas_add_up() -> None:
-    assert PhaseWork(1, 2, 3, 4, 5, 6) + PhaseWork(1, 1, 1, 1, 1, 1) == PhaseWork(2, 3, 4, 5, 6, 7)
 
 
 def tally(**counts: int) -> PhaseTally:

@@ -1,12 +1,11 @@
-"""Through the whole API on a real model in fp32: embeddings, choices, and the log-likelihoods that lm-eval asks for
-equal a plain computation of transformers, and have the same bits in a crowd."""
+"""Log-likelihoods of real models in fp32: through the whole API, in parts of few rows, alone and in a crowd."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,9 @@ from models.repository.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
+from service.engine.protocol.messages import SamplingParams
+from service.engine.runner import parts
+from service.engine.runner.forwards.step import Step
 from service.evaluation.jobs.jobs import Jobs
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -30,7 +32,8 @@ from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_llama
 from tests.fake_service import URL
 from tests.fakes import InProcessEngine
-from tests.golden.tiny import Loaded
+from tests.golden.conftest import Load
+from tests.golden.tiny import Answer, Loaded, answer, request
 from tests.waiting import until
 
 TEXTS = ["a", "A lunch box, please.", "도시락 하나 주세요!", "x" * 90]
@@ -100,10 +103,10 @@ async def test_embeddings(real: Real) -> None:
         for kind in ("mean", "last", "cls")
     }
     others = await crowd(real)
-    for kind, answer in alone.items():
+    for kind, told in alone.items():
         again = await real.post("/v1/embeddings", input=TEXTS, pooling=kind, normalize=False)
-        assert again["data"] == answer["data"]
-        for text, found in zip(TEXTS, answer["data"], strict=True):
+        assert again["data"] == told["data"]
+        for text, found in zip(TEXTS, told["data"], strict=True):
             ids = torch.tensor([real.tokenizer.encode(text)])
             with torch.inference_mode():
                 states = real.model.base_model(input_ids=ids).last_hidden_state[0]
@@ -153,3 +156,44 @@ async def test_lm_eval_log_likelihoods(real: Real, max_tokens: int) -> None:
         torch.testing.assert_close(found, real.logprobs(ids, 1), atol=1e-3, rtol=0)
         greedy = [max(each.values()) for each in top[1 : len(ids)]]
         assert all(best >= own - 1e-6 for best, own in zip(greedy, told[1:], strict=False))
+
+
+PARAMS = SamplingParams(max_tokens=3, prompt_logprobs=2, logprobs=0)
+LENGTHS = (61, 5, 300, 40)
+
+
+def answers(loaded: Loaded) -> dict[str, Answer]:
+    requests = [request(str(length), [(7 * i + length) % 199 for i in range(length)], PARAMS) for length in LENGTHS]
+    return answer(loaded.core(budget=1000), {0: requests})
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_parts_tell_the_same_with_few_rows_of_logits(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(name, "fp32")
+    whole = answers(loaded)
+    forward, rows = loaded.runner.forward, list[int]()
+
+    def noting(step: Step) -> torch.Tensor:
+        logits = forward(step)
+        rows.append(len(logits))
+        return logits
+
+    monkeypatch.setattr(parts, "PART_ROWS", 32)
+    monkeypatch.setattr(loaded.runner, "forward", noting)
+    assert answers(loaded) == whole
+    assert max(rows) <= 32 + 16, "a part, the rows that sample, and padding"
+    assert [len(whole[str(length)].prompt_logprobs) for length in LENGTHS] == [length - 1 for length in LENGTHS]
+
+
+@pytest.mark.parametrize(("name", "precision"), [("llama", "fp32"), ("llama", "int8"), ("gpt2", "fp32")])
+def test_the_end_of_a_prompt_is_told_behind_a_cached_prefix(load: Load, name: str, precision: str) -> None:
+    """As choices need it: the same bits as those of the whole prompt, and no decode step."""
+    loaded, prompt = load(name, precision), [(7 * i) % 199 for i in range(61)]
+    told = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    whole = answer(loaded.core(), {0: [request("a", prompt, told)]})["a"].prompt_logprobs
+    ends = replace(told, prompt_logprobs_start=50)
+    crowd = [request(str(i), [i, *prompt[:20]], SamplingParams(max_tokens=9)) for i in range(3)]
+    found = answer(loaded.core(33), {0: [*crowd, request("first", prompt, ends)], 9: [request("again", prompt, ends)]})
+    assert found["first"].prompt_logprobs == found["again"].prompt_logprobs == whole[49:]
+    assert found["again"].num_cached_tokens == 48, "whole blocks before the row that predicts token 50"
+    assert found["again"].token_ids == ()
