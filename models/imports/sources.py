@@ -18,7 +18,7 @@ from models.errors import InvalidReference, InvalidSource, NotFound
 from models.imports import catalogue, gguf_file, wheel
 from models.imports.catalogue import Wheel
 from models.imports.hub import downloads
-from models.imports.hub.refs import Refs
+from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
 from models.manifest import ModelReference, is_file_name
 from models.progress import Progress, part, silent

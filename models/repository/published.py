@@ -1,4 +1,5 @@
-"""The published versions of a source are found by their lineage, so that nothing is fetched or converted twice."""
+"""Published versions are found by their lineage: those of a source, so that nothing is fetched or converted twice, and
+the baseline that a version is compared with."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from models.errors import Conflict, NotFound
+from models.errors import Conflict, NotFound, RepositoryError
 from models.manifest import DEFAULT_ALIAS, Manifest, Precision
+from models.repository.lineage import descends
 from models.repository.repository import Repository
 
 _MOST: Final = 63
@@ -57,3 +59,19 @@ def require_own_name(repository: Repository, name: str, kind: str) -> None:
         raise Conflict(
             f"{name} is another model here, made of {versions[-1].lineage.source}: choose a name with --name"
         )
+
+
+def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
+    """Returns the parent; else what `production` points to, else the newest other version of the model; never a version
+    that was made of this one. None where no version splits text in the same way."""
+    names = [manifest.lineage.parent, f"{manifest.name}@{DEFAULT_ALIAS}"]
+    names += [each.reference for each in reversed(repository.versions(manifest.name))]
+    for name in filter(None, names):
+        try:
+            found = repository.resolve(name)
+        except RepositoryError:
+            continue
+        is_other = found.digest != manifest.digest and not descends(found, manifest, repository.resolve)
+        if is_other and found.vocab_size == manifest.vocab_size:
+            return found
+    return None

@@ -37,7 +37,7 @@ import msgspec
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.repository import gate
-from models.repository.disk import bento_store, durable, leases, measuring, staging, verifying
+from models.repository.disk import bento_store, durable, leases, staging, verifying
 from models.repository.disk.blobs import Blobs
 from models.repository.disk.journal import Action, Entry, History, timestamp, undo_stack
 from models.repository.disk.layout import Layout
@@ -169,7 +169,7 @@ class Repository:
 
     def measuring(self, manifest: Manifest) -> AbstractContextManager[None]:
         """Marks a version as being measured, for all processes, while inside. Raises Conflict where it is already."""
-        return measuring.marked(self.path(manifest) / staging.MANIFEST)
+        return leases.marked(self.path(manifest) / staging.MANIFEST)
 
     def report_state(self, manifest: Manifest, report: Report | None) -> ReportState:
         """Returns how far the version's report is; `report` is the present one. A version that is measured again is
@@ -179,7 +179,7 @@ class Repository:
         return "measured" if report else "not_measured"
 
     def is_being_measured(self, manifest: Manifest) -> bool:
-        return measuring.is_marked(self.path(manifest) / staging.MANIFEST)
+        return leases.is_marked(self.path(manifest) / staging.MANIFEST)
 
     def lease(self, manifest: Manifest) -> leases.Lease:
         """Keeps a version from being deleted, by any process, until it is released. Raises NotFound."""

@@ -18,7 +18,7 @@ from models.checkpoint.fingerprint import fingerprint
 from models.errors import Conflict, InvalidReference, InvalidSource, NotFound
 from models.imports import catalogue, wheel
 from models.imports.catalogue import Entry, Wheel
-from models.imports.hub.refs import Refs
+from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
 from models.imports.sources import DIRECTORY, GGUF, is_directory, is_gguf
 from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision

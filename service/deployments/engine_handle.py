@@ -21,7 +21,7 @@ from models.manifest import Manifest
 from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
-from service.deployments.memory import loaded_bytes
+from service.deployments.needs import loaded_bytes
 from service.engine.client.client import Engine, EngineFailed, EngineState
 from service.engine.kinds.options import DOSIRAK
 from service.engine.protocol.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord

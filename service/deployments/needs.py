@@ -14,9 +14,17 @@ from typing import Final, Protocol
 
 from models.imports.catalogue import Entry
 from models.manifest import QUANTIZED
-from service.deployments.memory import loaded_bytes
 from service.engine.kv_cache.kv_size import Demand, KVBytes, LayerShape, block_bytes, choose_blocks, window_of
 from service.settings import Settings
+
+ENGINE_BYTES: Final = 256 << 20
+"""An engine process without its weights: interpreter, libraries, the least KV cache."""
+
+
+def loaded_bytes(file_bytes: int) -> int:
+    """Returns the memory that an engine of a version with files of so many bytes adds to the memory in use."""
+    return file_bytes + ENGINE_BYTES
+
 
 LIBRARIES_BYTES: Final = 288 << 20
 """A process that converts, without tensors: interpreter, torch and transformers."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import RecallCase, cases
 from models.manifest import Manifest
-from models.repository.baseline import baseline_of
+from models.repository.published import baseline_of
 from models.repository.repository import Repository
 from service.errors import InvalidRequest
 from service.evaluation import texts as text_sets

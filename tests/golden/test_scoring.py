@@ -22,7 +22,7 @@ from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
 from service.engine.protocol.messages import SamplingParams
-from service.engine.runner import parts
+from service.engine.runner import model_runner
 from service.engine.runner.forwards.step import Step
 from service.evaluation.jobs.jobs import Jobs
 from service.observability.metrics import Metrics
@@ -178,7 +178,7 @@ def test_parts_tell_the_same_with_few_rows_of_logits(load: Load, name: str, monk
         rows.append(len(logits))
         return logits
 
-    monkeypatch.setattr(parts, "PART_ROWS", 32)
+    monkeypatch.setattr(model_runner, "PART_ROWS", 32)
     monkeypatch.setattr(loaded.runner, "forward", noting)
     assert answers(loaded) == whole
     assert max(rows) <= 32 + 16, "a part, the rows that sample, and padding"

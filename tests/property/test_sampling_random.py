@@ -17,7 +17,7 @@ from service.engine.runner.sampling.reference import TorchSampling
 from service.engine.runner.sampling.row import SamplerRow
 from service.engine.runner.sampling.sampler import Sampler, verified
 from service.engine.sequences.batch import Batch, SampledToken
-from service.engine.sequences.token_counts import TokenCounts
+from service.engine.sequences.sequence import TokenCounts
 from tests.fakes import FakeRunner, make_core, make_request, run_all, tokens_of
 from tests.kernels import LIBRARIES
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from service.engine.client.client import EngineClient
 from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.poison import MOST_REMEMBERED, PoisonRegister
-from service.engine.client.restart_policy import Backoff, DeathKind, RestartPolicy
+from service.engine.client.restart_policy import Backoff, DeathKind, RestartPolicy, Watch
 from service.engine.client.streams import Streams
-from service.engine.client.watch import Watch
 from service.engine.protocol.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
 from service.errors import EngineKilled, Unavailable
 from tests.fakes import FakeClock, make_request

@@ -16,8 +16,8 @@ from models.checkpoint.decoder_start import decoder_start
 from models.errors import Conflict, NotFound
 from models.imports.importing import import_source
 from models.manifest import ADAPTER_WEIGHTS
-from models.repository.baseline import baseline_of
 from models.repository.gate import Limits, Measured, checks
+from models.repository.published import baseline_of
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
 from service.errors import InvalidRequest

@@ -14,8 +14,8 @@ from models.imports.hub import checkpoint as checkpoints
 from models.imports.hub import download as downloading
 from models.imports.hub import downloads
 from models.imports.hub.checkpoint import begin
+from models.imports.hub.downloads import Refs
 from models.imports.hub.listing import commit_of
-from models.imports.hub.refs import Refs
 from models.imports.hub.source import HubSource
 from models.imports.upkeep import collect
 from models.repository.repository import Repository

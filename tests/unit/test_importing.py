@@ -14,7 +14,7 @@ from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import VersionPooling, of_version
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
-from models.imports.hub.refs import Refs
+from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
 from models.imports.importing import import_source
 from models.imports.starter import publish_demo

@@ -13,8 +13,7 @@ from models.imports.importing import import_source
 from models.manifest import Precision
 from models.repository.repository import Repository
 from models.weights.skeleton import of_config
-from service.deployments.memory import ENGINE_BYTES
-from service.deployments.needs import Files, Needs, needs_of
+from service.deployments.needs import ENGINE_BYTES, Files, Needs, needs_of
 from service.settings import Settings
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
 

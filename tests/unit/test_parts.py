@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.protocol.messages import Request, SamplingParams, TokenLogprobs
-from service.engine.runner import parts
-from service.engine.runner.parts import joined, parts_of
+from service.engine.runner import model_runner
+from service.engine.runner.model_runner import joined, parts_of
 from service.engine.sequences.batch import Batch, SampledToken, Scheduled
 from service.engine.sequences.sequence import Sequence
 
@@ -28,7 +28,7 @@ def scheduled(length: int, computed: int, tells: bool) -> Scheduled:
 def test_every_token_is_computed_once_and_in_order(drawn: list[tuple[int, int, bool]]) -> None:
     items = [scheduled(*each) for each in drawn]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PART_ROWS", 7)
+        patch.setattr(model_runner, "PART_ROWS", 7)
         found = parts_of(Batch(tuple(items)))
     for place, item in enumerate(items):
         pieces = [part[place] for part in found if place in part]

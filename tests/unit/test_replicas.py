@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.engine.client import routing
+from service.engine.client import replicas
 from service.engine.client.client import Engine, EngineState
 from service.engine.client.engine import EngineFailed
-from service.engine.client.replicas import Replicas
-from service.engine.client.routing import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter
+from service.engine.client.replicas import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter, Replicas
 from service.engine.protocol.messages import FinishReason, Request, SamplingParams, StepOutput
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
@@ -305,7 +304,7 @@ def test_one_that_is_not_free_gets_nothing() -> None:
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "MOST_REMEMBERED", 8)
+    monkeypatch.setattr(replicas, "MOST_REMEMBERED", 8)
     router, seats = PrefixRouter[Seat](), [Seat(), Seat()]
     kept = prompt(*range(BLOCK))
     others = (prompt(*range(1000 * number, 1000 * number + BLOCK)) for number in range(1, 100))

@@ -14,14 +14,13 @@ from transformers.generation import logits_process as hf
 
 from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.runner.sampling import filters
+from service.engine.runner.sampling.filters import masses_of, weights_of
 from service.engine.runner.sampling.native import NativeSampling
 from service.engine.runner.sampling.reference import TorchSampling
 from service.engine.runner.sampling.row import MASK64, POINT_BITS, SamplerRow, mix64
 from service.engine.runner.sampling.sampler import Backend, Sampler, verified
-from service.engine.runner.sampling.weights import masses_of, weights_of
 from service.engine.sequences.batch import SampledToken, Scheduled
-from service.engine.sequences.sequence import Sequence
-from service.engine.sequences.token_counts import TokenCounts
+from service.engine.sequences.sequence import Sequence, TokenCounts
 from tests.kernels import LIBRARIES
 
 VOCABULARY = 700

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.sequences.acceptance import Acceptance, OverallAcceptance
 from service.engine.sequences.ngram import TABLE_ENTRIES, NgramProposer
-from service.engine.sequences.sequence import Sequence
-from service.engine.sequences.token_counts import TokenCounts
+from service.engine.sequences.sequence import Sequence, TokenCounts
 
 
 def test_what_followed_before_is_proposed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from models.errors import Conflict
 from models.manifest import Manifest
 from models.repository.repository import Repository
-from service.deployments.memory import ENGINE_BYTES, loaded_bytes
+from service.deployments.needs import ENGINE_BYTES, loaded_bytes
 from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.replicas import Replicas
 from service.evaluation.tuning.driving import Broken

@@ -16,10 +16,9 @@ from service.engine.kinds import environment
 from service.engine.kinds.kinds import EngineKind, kind_of, require_servable, require_vllm
 from service.engine.protocol.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
 from service.engine.vllm import mapping
-from service.engine.vllm.adapters import configuration, written_for_peft
 from service.engine.vllm.releases import refusal
 from service.engine.vllm.tally import StepFacts, Tally
-from service.engine.vllm.weights import written_for_vllm
+from service.engine.vllm.weights import configuration, written_for_peft, written_for_vllm
 from service.errors import Conflict, InvalidRequest, UnsupportedField
 from tests.fake_vllm import interpreter
 from tests.versions import FACTS

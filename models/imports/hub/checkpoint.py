@@ -18,9 +18,8 @@ from models.errors import InvalidSource
 from models.imports.hub import listing as hub
 from models.imports.hub import selection
 from models.imports.hub.download import download, received
-from models.imports.hub.downloads import PART, alone, place
+from models.imports.hub.downloads import PART, Refs, alone, place
 from models.imports.hub.listing import HubFile, Listing
-from models.imports.hub.refs import Refs
 from models.imports.hub.refusals import refusal
 from models.imports.hub.source import HubSource
 from models.repository.disk import durable

@@ -16,7 +16,7 @@ from models.repository.standing import standings
 from service.cli.doctor.checks import Surroundings
 from service.cli.serve.checks import address, is_dosirak, resolve, try_to_listen
 from service.cli.serve.command import entry_for
-from service.deployments.memory import loaded_bytes
+from service.deployments.needs import loaded_bytes
 from service.engine.runner.native.build import COMPILERS
 from service.settings import Settings
 from service.storage.records import open_repository

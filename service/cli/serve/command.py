@@ -161,7 +161,7 @@ def _settled(settings: Settings, prepared: Prepared, words: Words) -> str:
     """Points production to the version, unless its operator moved it since; a precision that the words ask for may
     break the limits, but for an alias that takes measured versions only. Returns the reference to serve."""
     from models.imports.hub import downloads
-    from models.imports.hub.refs import Refs
+    from models.imports.hub.downloads import Refs
 
     store, manifest = open_repository(settings), prepared.manifest
     if prepared.pinned:

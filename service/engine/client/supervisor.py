@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from service.engine.client.engine import ALIVE, EngineFailed, EngineState
 from service.engine.client.process import WORKER, EngineProcess, Started
-from service.engine.client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, RestartPolicy
-from service.engine.client.watch import Watch
+from service.engine.client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, RestartPolicy, Watch
 from service.engine.protocol.messages import (
     EngineConfig,
     EngineInfo,

@@ -6,11 +6,15 @@ frozen. While there is nothing to do, the thread sleeps without a timer. It know
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, Protocol
 
-from service.engine.protocol.messages import Heartbeat
+from service.engine.protocol.messages import Fatal, FromEngine, Heartbeat, Loading
 
 
 class Pulse:
@@ -64,3 +68,27 @@ class Pulse:
         if began is None:
             return Heartbeat(0.0, None)
         return Heartbeat(time.monotonic() - began, self._forecast())
+
+
+class Frames(Protocol):
+    def send(self, message: FromEngine) -> None: ...
+
+
+class Report:
+    """Any thread may call it."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+
+    def __call__(self, phase: str, fraction: float) -> None:
+        """Says how far the load is. Raises EOFError once nobody listens."""
+        self._frames.send(Loading(phase, fraction))
+
+    def end(self, cause: str, *, killed: bool = False) -> NoReturn:
+        """Says why this process cannot go on, and ends it at once, also in the middle of a step. `killed`: something
+        outside ended a part of it, so no request is to blame; then it ends by SIGKILL, as that part did."""
+        with suppress(EOFError):
+            self._frames.send(Fatal(cause))
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)

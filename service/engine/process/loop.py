@@ -28,8 +28,7 @@ from typing import Final, Protocol
 
 from service.engine.process.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.process.grammar_loading import CompiledGrammars, GrammarLoader
-from service.engine.process.heartbeat import Pulse
-from service.engine.process.report import Report
+from service.engine.process.heartbeat import Pulse, Report
 from service.engine.protocol import profiling
 from service.engine.protocol.frames import HEADER_BYTES, FrameReader, decode_to_engine, encode
 from service.engine.protocol.messages import (

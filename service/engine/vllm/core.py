@@ -22,7 +22,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from service.engine.process.grammar_loading import CompiledGrammars
-from service.engine.process.report import Report
+from service.engine.process.heartbeat import Report
 from service.engine.process.validation import check_request
 from service.engine.protocol.messages import (
     EngineConfig,
@@ -35,12 +35,10 @@ from service.engine.protocol.messages import (
 )
 from service.engine.protocol.profiling import Part, Recorder
 from service.engine.vllm import mapping
-from service.engine.vllm.adapters import written_for_peft
-from service.engine.vllm.memory import rank_cache_bytes, resident_bytes
+from service.engine.vllm.ranks import rank_cache_bytes, resident_bytes
 from service.engine.vllm.rendezvous import gathered
-from service.engine.vllm.step_logger import StepLogger
-from service.engine.vllm.tally import StepFacts, Tally
-from service.engine.vllm.weights import written_for_vllm
+from service.engine.vllm.tally import StepFacts, StepLogger, Tally
+from service.engine.vllm.weights import written_for_peft, written_for_vllm
 
 _CAUSE_SECONDS: Final = 1.0
 NO_ADAPTERS: Final = (

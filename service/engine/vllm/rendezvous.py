@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from service.addresses import lies_in
-from service.engine.process.report import Report
+from service.engine.process.heartbeat import Report
 from service.engine.protocol.messages import EngineConfig, NodesConfig
 from service.engine.vllm.lines import Go, Join, Lines, Lost, Message, Order, Phase, Prepared, Refused, keep_alive
 from service.engine.vllm.mapping import node_arguments

@@ -1,14 +1,15 @@
 """The tally turns what vLLM tells of its steps into the figures of an engine: the cost line, stats and step records.
 
 It knows numbers only, and no vLLM: the cost line learns from vLLM's steps as it does from our own, so that forecasts,
-deadlines and `Retry-After` go on.
+deadlines and `Retry-After` go on. vLLM tells its figures to the step logger, in place of a logger of its own.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from service.engine.protocol.messages import MAX_STEPS, EngineStats, StepRecord
 from service.engine.scheduling.cost import CostLine, Work, chunk_attention
@@ -108,3 +109,31 @@ class Tally:
             hopeless_total=hopeless,
             prefill_tokens_total=self._prefill_tokens,
         )
+
+
+@dataclass(slots=True)
+class StepLogger:
+    """vLLM's stat logger of this engine: it keeps what was told of the last step."""
+
+    facts: StepFacts = field(default_factory=StepFacts)
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, **_: object) -> None:
+        facts = self.facts = StepFacts()
+        if scheduler_stats is not None:
+            facts.running = scheduler_stats.num_running_reqs
+            facts.waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            facts.kv_usage = scheduler_stats.kv_cache_usage
+            facts.queried = scheduler_stats.prefix_cache_stats.queries
+            facts.hits = scheduler_stats.prefix_cache_stats.hits
+            if (details := scheduler_stats.iteration_details) is not None:
+                facts.prefill_tokens, facts.prefill_sequences = details.num_ctx_tokens, details.num_ctx_requests
+                facts.decode_tokens = details.num_generation_tokens
+                facts.decode_sequences = details.num_generation_requests
+        if iteration_stats is not None:
+            facts.preempted = iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None: ...
+
+    def log(self) -> None: ...
+
+    def record_sleep_state(self, *_: object) -> None: ...

@@ -2,7 +2,12 @@
 
 An int8 version has the codes and scales of W8A8 already (`models.weights.quantize`): one scale for each output,
 symmetric, activations quantized for each token. Only names and shapes differ, so the copy is written once, byte for
-byte. A head that is tied to the embedding gets the embedding's bf16 weights: vLLM ties them again.
+byte, without a library. A head that is tied to the embedding gets the embedding's bf16 weights: vLLM ties them again.
+
+    [ 8 bytes: N, little endian ][ N bytes: JSON header ][ data: every tensor, back to back ]
+
+An adapter is written as PEFT lays it out, which has each module's rank and scale as patterns. The module runs in vLLM's
+interpreter, and reads files that a repository has checked when it published them.
 """
 
 from __future__ import annotations
@@ -10,10 +15,63 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
-from service.engine.vllm.safetensors import Entry, link_others, rewrite
+Entry = dict[str, Any]
+"""A tensor's `dtype`, `shape` and `data_offsets`."""
+Change = Callable[[str, Entry], tuple[str, Entry] | None]
+"""(name, entry) → the name and the entry of the copy, of as many bytes; None leaves the tensor out."""
+
+_LENGTH_BYTES = 8
+
+
+def rewrite(source: Path, target: Path, change: Change) -> list[str]:
+    """Copies a file. Returns the names of the copy's tensors."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        length = int.from_bytes(reading.read(_LENGTH_BYTES), "little")
+        header: dict[str, Entry] = json.loads(reading.read(length))
+        header.pop("__metadata__", None)
+        spans: list[tuple[int, int]] = []
+        copied: dict[str, Entry] = {}
+        end = 0
+        for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+            changed = change(name, entry)
+            if changed is None:
+                continue
+            first, last = entry["data_offsets"]
+            spans.append((first, last))
+            copied[changed[0]] = {**changed[1], "data_offsets": [end, end + last - first]}
+            end += last - first
+        text = json.dumps({"__metadata__": {"format": "pt"}, **copied}).encode()
+        text += b" " * (-len(text) % _LENGTH_BYTES)
+        writing.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        for first, last in spans:
+            reading.seek(_LENGTH_BYTES + length + first)
+            _copy(reading, writing, last - first)
+    return list(copied)
+
+
+def _copy(reading: BinaryIO, writing: BinaryIO, size: int) -> None:
+    while size > 0:
+        chunk = reading.read(min(size, 1 << 24))
+        if not chunk:
+            raise ValueError("the file ends before its last tensor")
+        writing.write(chunk)
+        size -= len(chunk)
+
+
+def link_others(source: Path, target: Path, besides: set[str]) -> None:
+    """Puts the other files of a version beside, without their bytes where the file system allows that."""
+    for path in source.iterdir():
+        if path.name in besides or not path.is_file():
+            continue
+        try:
+            (target / path.name).hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, target / path.name)
+
 
 _CONFIG: Final = "config.json"
 _INDEX: Final = "model.safetensors.index.json"
@@ -80,3 +138,55 @@ def quantization(tied: bool) -> dict[str, object]:
         "config_groups": {"group_0": group},
         "ignore": ["lm_head"] if tied else [],
     }
+
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def written_for_peft(directory: str, data_dir: str, name: str, max_rank: int) -> str:
+    """Returns the directory with the adapter of the version in `directory`; writes it where it is missing. Raises
+    ValueError for an adapter of a higher rank than the engine was started for."""
+    source, target = Path(directory), Path(data_dir, "engines", "vllm", "adapters", name)
+    modules = json.loads((source / CONFIG).read_text(encoding="utf-8"))["modules"]
+    rank = max(each["rank"] for each in modules.values())
+    if rank > max_rank:
+        raise ValueError(
+            f"the adapter has rank {rank}, and this engine was started for {max_rank}: unload the version, and load it "
+            f'with "engine_options": {{"max_loras": 4, "max_lora_rank": {rank}}}'
+        )
+    if target.exists():
+        return str(target)
+    begun = target.with_name(f"{name}.{os.getpid()}")
+    shutil.rmtree(begun, ignore_errors=True)
+    begun.mkdir(parents=True)
+    rewrite(source / WEIGHTS, begun / WEIGHTS, _peft)
+    (begun / CONFIG).write_text(json.dumps(configuration(modules)), encoding="utf-8")
+    _put(begun, target)
+    return str(target)
+
+
+def configuration(modules: dict[str, dict[str, float]]) -> dict[str, object]:
+    """Returns PEFT's `adapter_config.json` for the modules of a version's: their ranks, and alpha = scale · rank."""
+    return {
+        "peft_type": "LORA",
+        "r": max(each["rank"] for each in modules.values()),
+        "lora_alpha": 1,
+        "target_modules": sorted({name.rpartition(".")[2] for name in modules}),
+        "rank_pattern": {name: each["rank"] for name, each in modules.items()},
+        "alpha_pattern": {name: each["scale"] * each["rank"] for name, each in modules.items()},
+        "bias": "none",
+    }
+
+
+def _peft(name: str, entry: Entry) -> tuple[str, Entry]:
+    return f"base_model.model.{name}", entry
+
+
+def _put(begun: Path, target: Path) -> None:
+    """Another process may have been as fast: its files are the same."""
+    try:
+        begun.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+        shutil.rmtree(begun)

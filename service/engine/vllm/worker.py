@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from service.engine.process.heartbeat import Report
 from service.engine.process.loop import Core, run_process
-from service.engine.process.report import Report
 from service.engine.protocol.messages import EngineConfig, EngineInfo
 from service.engine.vllm import ranks
 from service.engine.vllm.releases import here, refusal

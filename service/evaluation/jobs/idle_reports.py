@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from models.manifest import Manifest
-from models.repository.baseline import baseline_of
+from models.repository.published import baseline_of
 from models.repository.repository import Repository
 from models.repository.standing import Gate, standings
 from service.deployments.activity import Activity

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from models.weights.loading import LowRankWeights
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.runner.forwards.step import AdapterRows, Step
-from service.engine.runner.native.adapters import NativeAdded, Placed
 from service.engine.runner.native.library import library
+from service.engine.runner.native.linear import NativeAdded, Placed
 
 ROWS = 64
 """Rows per pass of pairwise sums, because a pass holds all its products in memory."""

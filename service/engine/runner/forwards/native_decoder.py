@@ -33,7 +33,6 @@ from service.engine.runner.forwards.forward import CannotServe
 from service.engine.runner.forwards.native_parts import Parts
 from service.engine.runner.forwards.step import Step
 from service.engine.runner.kv_cache import KVCache
-from service.engine.runner.native.adapters import NativeAdded, Placed
 from service.engine.runner.native.attention import heads_struct
 from service.engine.runner.native.library import (
     KINDS,
@@ -51,7 +50,7 @@ from service.engine.runner.native.library import (
     library,
     unavailable,
 )
-from service.engine.runner.native.linear import NativeLinear
+from service.engine.runner.native.linear import NativeAdded, NativeLinear, Placed
 
 NO_ROWS: Final = torch.zeros(0, dtype=torch.long)
 

@@ -13,9 +13,18 @@ from torch.nn import functional as F
 from models.weights.blocks import BlockWeight, plain
 from models.weights.hadamard import is_block
 from models.weights.int4 import INT4, Int4Weight, decoded
-from models.weights.loading import Outliers
+from models.weights.loading import LowRankWeights, Outliers
 from service.engine.runner.memory import lazy_zeros
-from service.engine.runner.native.library import KEPT_WIDTH, KINDS, WEIGHT_ONLY, Library, LinearStruct, address
+from service.engine.runner.native.library import (
+    KEPT_WIDTH,
+    KINDS,
+    WEIGHT_ONLY,
+    AddedStruct,
+    Library,
+    LinearStruct,
+    LowRankStruct,
+    address,
+)
 
 
 class NativeLinear(nn.Module):
@@ -141,3 +150,28 @@ def _buffer(tensors: Seq[Tensor]) -> Tensor | None:
 def _bias(part: Any) -> Tensor:
     bias: Tensor | None = getattr(part, "bias", None)
     return torch.zeros(len(part.weight)) if bias is None else bias
+
+
+Placed = tuple[LowRankWeights, int]
+"""One part's matrices, and the first output of the layer that they add to."""
+
+
+class NativeAdded:
+    """The addition of one adapter to one linear layer. `struct` is valid as long as this object lives."""
+
+    def __init__(self, parts: Seq[Placed]) -> None:
+        self._kept = parts
+        self._ranks = sum(len(weights.a) for weights, _ in parts)
+        self._structs = (LowRankStruct * len(parts))(*(_struct(weights, first) for weights, first in parts))
+        self.struct = AddedStruct(len(parts), self._structs)
+
+    def add(self, library: Library, x: Tensor, y: Tensor) -> None:
+        """Adds to y [n, outputs] fp32, for rows x [n, depth] fp32; both are contiguous."""
+        library.add(self.struct, x, torch.empty(len(x), self._ranks), y)
+
+
+def _struct(weights: LowRankWeights, first: int) -> LowRankStruct:
+    rank, outputs = weights.b.shape
+    return LowRankStruct(
+        KINDS[weights.a.dtype], rank, first, outputs, address(weights.a), address(weights.b), weights.scale
+    )

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from service.engine.protocol.messages import TokenLogprobs
-from service.engine.runner.sampling.filters import filtered
+from service.engine.runner.sampling.filters import UNIT, filtered, masses_of, weights_of
 from service.engine.runner.sampling.row import POINT_BITS, SamplerRow
-from service.engine.runner.sampling.weights import UNIT, masses_of, weights_of
 
 
 @contextmanager

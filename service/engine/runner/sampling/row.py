@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from service.engine.protocol.messages import MIN_TEMPERATURE, SamplingParams
 from service.engine.sequences.batch import Scheduled
 from service.engine.sequences.constraint import Allowed
-from service.engine.sequences.token_counts import TokenCounts
+from service.engine.sequences.sequence import TokenCounts
 
 MASK64 = (1 << 64) - 1
 POINT_BITS = 53
