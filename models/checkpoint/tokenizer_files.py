@@ -6,12 +6,17 @@ A foreign tokenizer may be built to waste time or memory. So the first load runs
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from models.checkpoint.config_policy import read_json
 from models.errors import InvalidSource
 
 TOKENIZER = "tokenizer.json"
 FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json")
 SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt", "vocab.txt")
+ADDED = "added_tokens.json"
+"""Tokens beside those of slow files, with their ids; it is no tokenizer by itself."""
+TO_CONVERT = (*SLOW_FILES, ADDED)
 _SECONDS = 20
 _BYTES = 2 << 30
 _TRIAL = """
@@ -27,7 +32,7 @@ tokenizer.decode(tokenizer.encode("a 도시락 1").ids)
 def convert_slow(directory: Path) -> None:
     """Make `tokenizer.json` from the slow tokenizer files that were copied to `directory`, and remove those.
 
-    Raises InvalidSource when none is there or transformers cannot convert them.
+    Raises InvalidSource when none is there, transformers cannot convert them, or a token gets another id than theirs.
     """
     slow = [name for name in SLOW_FILES if (directory / name).exists()]
     if not slow:
@@ -44,8 +49,22 @@ def convert_slow(directory: Path) -> None:
             f"{', '.join(slow)} could not be converted to a tokenizer.json ({type(error).__name__}); "
             "save the model's fast tokenizer into the directory"
         ) from error
-    for name in slow:
-        (directory / name).unlink()
+    _check_ids(directory)
+    for name in TO_CONVERT:
+        (directory / name).unlink(missing_ok=True)
+
+
+def _check_ids(directory: Path) -> None:
+    """Raises InvalidSource for a token that the files of a slow tokenizer name, and whose id is another one now."""
+    made: Any = read_json(directory / TOKENIZER)
+    ids = {**made["model"]["vocab"], **{token["content"]: token["id"] for token in made["added_tokens"]}}
+    for name in ("vocab.json", ADDED):
+        for token, id in read_json(directory / name).items() if (directory / name).exists() else ():
+            if ids.get(token) != id:
+                raise InvalidSource(
+                    f"{name} gives the token {token[:40]!r} the id {id}, and transformers {ids.get(token)}: save the "
+                    "model's fast tokenizer into the directory"
+                )
 
 
 def try_loading(directory: Path) -> None:

@@ -230,7 +230,7 @@ class _Import:
         weights = weight_files(present, self._source)
         needed = [name for name in present if name in COPIED | CARDS | {INDEX}] + weights
         if tokenizer_files.TOKENIZER not in present:
-            needed += [name for name in present if name in tokenizer_files.SLOW_FILES]
+            needed += [name for name in present if name in tokenizer_files.TO_CONVERT]
         for number, name in enumerate(needed):
             self._progress(0.6 * number / len(needed), f"copying {name}")
             digest = self._source.copy(name, self._staged / name)

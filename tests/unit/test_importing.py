@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, pre_tokenizers
 
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import VersionPooling, of_version
@@ -198,6 +199,29 @@ def test_missing_files(repository: Repository, llama: Path, missing: str) -> Non
 def test_a_tokenizer_that_does_not_load(repository: Repository, llama: Path) -> None:
     (llama / "tokenizer.json").write_text('{"model": {"type": "Odd"}}')
     refused(repository, llama, "tokenizer.json")
+
+
+def slow_tokenizer(source: Path, **added: int) -> None:
+    """The files of a byte-level tokenizer before there was a tokenizer.json."""
+    (source / "tokenizer.json").unlink()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (source / "vocab.json").write_text(json.dumps({symbol: id for id, symbol in enumerate(alphabet)}))
+    (source / "merges.txt").write_text("#version: 0.2\n")
+    (source / "added_tokens.json").write_text(json.dumps(added))
+    edit_json(source / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
+
+
+def test_a_slow_tokenizer_keeps_its_ids(repository: Repository, llama: Path) -> None:
+    slow_tokenizer(llama, **{"<|im_start|>": 258, "<|im_end|>": 257, "<|endoftext|>": 256})
+    directory = repository.path(import_source(repository, str(llama), "demo"))
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    assert tokenizer.encode("a<|im_start|>b").ids == [64, 258, 65]
+    assert not (directory / "added_tokens.json").exists() and not (directory / "vocab.json").exists()
+
+
+def test_a_slow_tokenizer_whose_ids_would_change_is_refused(repository: Repository, llama: Path) -> None:
+    slow_tokenizer(llama, **{"<|im_start|>": 300, "<|endoftext|>": 256})
+    refused(repository, llama, r"added_tokens.json gives the token '<|im_start|>' the id 300")
 
 
 def test_links_are_not_followed(repository: Repository, llama: Path, tmp_path: Path) -> None:

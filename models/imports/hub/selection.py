@@ -30,7 +30,7 @@ def texts(names: Collection[str]) -> list[str]:
     """Returns the small files to have, the weights' index among them. Adapter files are included."""
     wanted = COPIED | CARDS | {INDEX, ADAPTER_CONFIG, MODULES, POOLING_CONFIG}
     if tokenizer_files.TOKENIZER not in names:
-        wanted = wanted | set(tokenizer_files.SLOW_FILES)
+        wanted = wanted | set(tokenizer_files.TO_CONVERT)
     return sorted(wanted & set(names))
 
 
