@@ -77,10 +77,10 @@ def seconds(tokenizer: Tokenizer, guard: Guard | None, texts: Sequence[Sequence[
     started = time.process_time()
     for steps in outputs:
         sequence = OutputSequence(
-            0, 0, GenerationRequest("x", Text("x")), tokenizer, (), guard.watch() if guard else None
+            0, 0, GenerationRequest("x", Text("x")), tokenizer, (), guard.text_filter() if guard else None
         )
         for output in steps:
-            sequence.accept(output)
+            sequence.accept(output, None)
     return time.process_time() - started
 
 

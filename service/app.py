@@ -48,8 +48,8 @@ from service.engine.kinds.kinds import vllm_python
 from service.evaluation.jobs.idle_reports import IdleReports
 from service.evaluation.jobs.jobs import Jobs
 from service.generation.answers import Answers
-from service.generation.batches.capacity import load_of
-from service.generation.batches.lane import Lane, LaneLimits, Lookout
+from service.generation.batches.pacing import load_of
+from service.generation.batches.worker import BatchWorker, ServerState, WorkerLimits
 from service.generation.conversations import Conversations
 from service.generation.guard import read_guard
 from service.host import has_torch
@@ -175,13 +175,13 @@ def create_app(
         _shared_contents(deployments.repository),
     )
     paths = {route.path for route in plain_routes(ui)}
-    lane = Lane(
+    batch_worker = BatchWorker(
         conversations.store,
         stored_files,
         Contents(settings.data_dir / "batches"),
         (LineAnswers(app), line),
-        Lookout(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
-        LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
+        ServerState(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
+        WorkerLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
         tuple(each for each in ENDPOINTS if each in paths),
     )
     keyed = settings.admin_key is not None
@@ -200,7 +200,7 @@ def create_app(
         jobs,
         answers,
         stored_files,
-        lane,
+        batch_worker,
         metrics,
         stock,
         feed,
@@ -259,7 +259,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks.keep(REFRESH_STORE, follower.refresh)
         tasks.keep(PRUNE_STORE, follower.prune)
     if deployments.has_engine:
-        app.state.service.lane.start(tasks)
+        app.state.service.batch_worker.start(tasks)
     try:
         yield
     finally:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.context.partition import Counts, Partition
-from service.context.stored_receipt import stored_form
+from service.context.partition import Counts, Partition, stored_form
 from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, SessionStore, Turn
 from tests import postgres
 

@@ -206,7 +206,7 @@ def test_environment_is_read_in_settings_only() -> None:
 SESSION_TABLES = (
     "service.storage.sessions.owned",
     "service.storage.sessions.retention",
-    "service.storage.sessions.everyone",  # the lane's batches and the limit of all files: no owner's content
+    "service.storage.sessions.everyone",  # the worker's batches and the limit of all files: no owner's content
     "service.storage.database.migrations",
 )
 SESSION_STATEMENTS = (

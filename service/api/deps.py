@@ -13,7 +13,7 @@ from service.deployments.instances import Instances
 from service.errors import Unavailable
 from service.evaluation.jobs.jobs import Jobs
 from service.generation.answers import Answers
-from service.generation.batches.lane import Lane
+from service.generation.batches.worker import BatchWorker
 from service.observability.live.feed import Feed
 from service.observability.metrics import Inventory, Metrics
 from service.observability.profiles.profiles import Profiles
@@ -28,7 +28,7 @@ class Service:
     jobs: Jobs
     answers: Answers
     files: Files
-    lane: Lane
+    batch_worker: BatchWorker
     metrics: Metrics
     stock: Callable[[], Inventory]
     """Reads what `/metrics` shows of this moment; it looks at files."""

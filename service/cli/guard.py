@@ -36,14 +36,14 @@ def check(
     json: Json = False,
 ) -> None:
     """Show what a guard file finds in a text, and what would be left of it."""
-    watch = read_guard(file).watch()
-    released = watch.push(_read(text)) + watch.finish()
+    text_filter = read_guard(file).text_filter()
+    released = text_filter.push(_read(text)) + text_filter.finish()
     if json:
-        findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in watch.findings]
-        print_json({"guard": findings, "stopped": watch.stopped, "text": released})
+        findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in text_filter.findings]
+        print_json({"guard": findings, "stopped": text_filter.stopped, "text": released})
         return
     table = Table("rule", "action", "found")
-    for finding in watch.findings:
+    for finding in text_filter.findings:
         table.add_row(finding.rule, finding.action, str(finding.count))
     console.print(table)
     console.print(released, markup=False, highlight=False, soft_wrap=True)

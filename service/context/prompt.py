@@ -4,6 +4,16 @@ that says by how much the prompt does not fit. Of a chat, the ids hold what its 
     window            [ prompt ............................ | reserve ....... | free ]
     input budget      [ <= window - reserve, <= max_input_tokens ]
 
+A chat goes through these modules, in this order:
+
+    sources      messages, documents, and what is known of the chat's past
+    composition  Unicode's composed form; roles and calls are checked
+    budget       how many tokens the prompt may have
+    excerpts     documents: all, or the parts that match or rank highest
+    trimming     turns: `policies` chooses the cut, `retrieval` what comes back; the template renders what is sent
+    counts       the receipt, made when it is asked for; its `partition` says in numbers which messages were sent
+    inspection   each message with one of `reasons`, and each token, where the request wants them
+
 It knows the tokenizer and numbers of tokens; no sessions, no engine, no wire format. Counts come first: nothing as long
 as the prompt is built before the prompt is known to fit.
 """
@@ -15,16 +25,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from service.context.before import Before
-from service.context.budget import Budget
-from service.context.composing import compose, current, nfc, require_calls, require_systems
-from service.context.counting import NO_SUMMARY_NOTE, Counted, Sent
-from service.context.documents import Placed, by_match, by_rank
-from service.context.inspecting import inspect_chat, inspect_raw
-from service.context.inspection import Inspection
-from service.context.options import ContextOptions
+from service.context.budget import Budget, ContextOptions
+from service.context.composition import compose, current, nfc, require_calls, require_systems
+from service.context.counts import NO_SUMMARY_NOTE, Counted, Sent
+from service.context.excerpts import Placed, by_match, by_rank
+from service.context.inspection import Inspection, inspect_chat, inspect_raw
 from service.context.receipt import Parts, Receipt
-from service.context.sources import Chat, Ids, Source, Text
+from service.context.sources import Before, Chat, Ids, Source, Text
 from service.context.trimming import Trimmed, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.messages import Document, Message
@@ -112,86 +119,10 @@ def build_prompt(
         raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
     if truncate is not None and truncate < 1:
         raise InvalidRequest("`truncate` must be at least 1.", param="truncate")
-    cut = Cut(truncate, None if room is None else min(room, budget.limit))
+    limits = RawLimits(truncate, None if room is None else min(room, budget.limit))
     if isinstance(source, Text):
-        return _text_prompt(tokenizer, budget, source.text, cut)
-    return _ids_prompt(tokenizer, budget, source.token_ids, cut)
-
-
-def _refuse_turns(options: ContextOptions) -> None:
-    """Raises UnsupportedField for an option that acts on turns or documents: a raw prompt has none."""
-    given = {name: getattr(options, name) for name in _OF_CHATS}
-    for name, value in {**given, "policy": options.chosen != "refuse"}.items():
-        if value is not None and value is not False and value != ():
-            raise UnsupportedField(
-                f"`context.{name}` acts on chats, and this prompt is none; send `messages`.", param=f"context.{name}"
-            )
-
-
-def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:
-    wanted = inspect if budget.options.inspect else None
-    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a raw prompt is shortened: to its last `last` tokens, and then to its first `first`. None leaves all."""
-
-    last: int | None
-    first: int | None
-
-    def kept(self, count: int) -> int:
-        """Returns how many of so many tokens are left."""
-        return min(each for each in (count, self.last, self.first) if each is not None)
-
-    def of(self, ids: Sequence[int], added: Sequence[bool]) -> tuple[Sequence[int], Sequence[bool]]:
-        """Returns what is left of the tokens, and of the marks of those that the tokenizer added. What it added at the
-        end stays there: models that embed are trained to read their vector from it."""
-        if self.last is not None:
-            ids, added = ids[-self.last :], added[-self.last :]
-        if self.first is None or len(ids) <= self.first:
-            return ids, added
-        ends = next((number for number, each in enumerate(reversed(added)) if not each), 0)
-        text = max(0, self.first - ends)
-        return [*ids[:text], *ids[len(ids) - ends :]], [*added[:text], *added[len(added) - ends :]]
-
-
-def _require_some(count: int, param: str) -> None:
-    if count == 0:
-        raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
-
-
-def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, cut: Cut) -> Prompt:
-    composed, notes = nfc(text)
-    encoded = tokenizer.encode_text(composed)
-    _require_some(encoded.count, "inputs")
-    kept = cut.kept(encoded.count)
-    budget.require(kept, "inputs")
-    ids, added = cut.of(encoded.ids(), encoded.added())
-    receipt = Receipt.of(budget, Parts(template=sum(added), current=kept - sum(added)), notes)
-    receipt = replace(receipt, dropped_tokens=encoded.count - kept)
-    return _prompt(
-        budget,
-        ids,
-        lambda: Counted(receipt, encoded.count),
-        lambda _: inspect_raw(tokenizer, ids, added, encoded.count),
-    )
-
-
-def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], cut: Cut) -> Prompt:
-    _require_some(len(ids), "input_ids")
-    kept = cut.kept(len(ids))
-    budget.require(kept, "input_ids")
-    if any(not 0 <= id < tokenizer.vocab_size for id in ids):
-        raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
-    left, added = cut.of(ids, [False] * len(ids))
-    receipt = replace(Receipt.of(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
-    return _prompt(
-        budget,
-        left,
-        lambda: Counted(receipt, len(ids)),
-        lambda _: inspect_raw(tokenizer, left, added, len(ids)),
-    )
+        return _text_prompt(tokenizer, budget, source.text, limits)
+    return _ids_prompt(tokenizer, budget, source.token_ids, limits)
 
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
@@ -243,3 +174,79 @@ def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Doc
             documents_tokens=tokens,
             documents_budget=budget.documents,
         )
+
+
+def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:
+    wanted = inspect if budget.options.inspect else None
+    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, wanted)
+
+
+def _refuse_turns(options: ContextOptions) -> None:
+    """Raises UnsupportedField for an option that acts on turns or documents: a raw prompt has none."""
+    given = {name: getattr(options, name) for name in _OF_CHATS}
+    for name, value in {**given, "policy": options.chosen != "refuse"}.items():
+        if value is not None and value is not False and value != ():
+            raise UnsupportedField(
+                f"`context.{name}` acts on chats, and this prompt is none; send `messages`.", param=f"context.{name}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RawLimits:
+    """How a raw prompt is shortened: to its last `last` tokens, and then to its first `first`. None leaves all."""
+
+    last: int | None
+    first: int | None
+
+    def kept(self, count: int) -> int:
+        """Returns how many of so many tokens are left."""
+        return min(each for each in (count, self.last, self.first) if each is not None)
+
+    def of(self, ids: Sequence[int], added: Sequence[bool]) -> tuple[Sequence[int], Sequence[bool]]:
+        """Returns what is left of the tokens, and of the marks of those that the tokenizer added. What it added at the
+        end stays there: models that embed are trained to read their vector from it."""
+        if self.last is not None:
+            ids, added = ids[-self.last :], added[-self.last :]
+        if self.first is None or len(ids) <= self.first:
+            return ids, added
+        ends = next((number for number, each in enumerate(reversed(added)) if not each), 0)
+        text = max(0, self.first - ends)
+        return [*ids[:text], *ids[len(ids) - ends :]], [*added[:text], *added[len(added) - ends :]]
+
+
+def _require_some(count: int, param: str) -> None:
+    if count == 0:
+        raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
+
+
+def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, limits: RawLimits) -> Prompt:
+    composed, notes = nfc(text)
+    encoded = tokenizer.encode_text(composed)
+    _require_some(encoded.count, "inputs")
+    kept = limits.kept(encoded.count)
+    budget.require(kept, "inputs")
+    ids, added = limits.of(encoded.ids(), encoded.added())
+    receipt = Receipt.of(budget, Parts(template=sum(added), current=kept - sum(added)), notes)
+    receipt = replace(receipt, dropped_tokens=encoded.count - kept)
+    return _prompt(
+        budget,
+        ids,
+        lambda: Counted(receipt, encoded.count),
+        lambda _: inspect_raw(tokenizer, ids, added, encoded.count),
+    )
+
+
+def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], limits: RawLimits) -> Prompt:
+    _require_some(len(ids), "input_ids")
+    kept = limits.kept(len(ids))
+    budget.require(kept, "input_ids")
+    if any(not 0 <= id < tokenizer.vocab_size for id in ids):
+        raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
+    left, added = limits.of(ids, [False] * len(ids))
+    receipt = replace(Receipt.of(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
+    return _prompt(
+        budget,
+        left,
+        lambda: Counted(receipt, len(ids)),
+        lambda _: inspect_raw(tokenizer, left, added, len(ids)),
+    )

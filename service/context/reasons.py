@@ -8,14 +8,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from service.context.budget import Budget
-from service.context.inspection import State
 from service.context.policies import is_opening
-from service.context.recalling import Verdict
+from service.context.retrieval import Verdict
 from service.context.trimming import Trimmed
 from service.text.messages import Document
 from service.text.tokenizer import Tokenizer
+
+State = Literal["kept", "dropped", "summarised", "recalled"]
 
 
 @dataclass(frozen=True)

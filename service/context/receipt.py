@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from service.context.budget import Budget
-from service.context.partition import Counts, Partition
-from service.context.stored_receipt import stored_form
+from service.context.partition import Counts, Partition, stored_form
 
 
 @dataclass(frozen=True, slots=True)

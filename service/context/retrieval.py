@@ -1,5 +1,6 @@
 """Retrieval scores which texts match a question: BM25 over words or pairs of characters, and how much information a
-text holds. It is pure; it knows no turns, no store and no model.
+text holds. Of a chat's turns
+those come back that match best, while they fit. It is pure; it knows no store and no model.
 
     score(text) = (bm25 + INFORMATION_WEIGHT · information) · (QUESTION_WEIGHT where the text is a question itself)
 
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from service.text.grams import terms
@@ -75,3 +77,48 @@ def _bm25(wanted: set[str], count: Counter[str], idf: dict[str, float], length: 
 def ranked(found: Sequence[float]) -> list[int]:
     """Returns the positions of the scores, highest first; of equal scores the newest first."""
     return sorted(range(len(found)), key=lambda at: (-found[at], -at))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided of one turn: its `score`, of which more than `enough` is needed, and its `tokens`, for which
+    there was `room`. `rank` counts from 1, the best score."""
+
+    turn: int
+    rank: int
+    score: float
+    enough: float
+    tokens: int
+    room: int
+
+    @property
+    def matches(self) -> bool:
+        return self.score > self.enough
+
+    @property
+    def comes_back(self) -> bool:
+        return self.matches and self.tokens <= self.room
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The turns that were left out, with their scores and tokens; `room` is what they may take together."""
+
+    turns: Sequence[int] = ()
+    scores: Sequence[float] = ()
+    tokens: Sequence[int] = ()
+    room: int = 0
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yields one verdict for each turn, the best score first. A turn that comes back takes its room from the
+        next ones."""
+        enough, room = ENOUGH * max(self.scores, default=0.0), self.room
+        for rank, at in enumerate(ranked(self.scores), 1):
+            verdict = Verdict(self.turns[at], rank, self.scores[at], enough, self.tokens[at], room)
+            room -= verdict.tokens if verdict.comes_back else 0
+            yield verdict
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """Returns the turns that come back, in their order."""
+        return tuple(sorted(verdict.turn for verdict in self.verdicts() if verdict.comes_back))

@@ -11,35 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from service.context import policies, retrieval
-from service.context.before import Before
 from service.context.budget import Budget
-from service.context.composing import leading_systems
-from service.context.documents import by_rank
-from service.context.placing import KNOWLEDGE, SentMessage, knowledge_messages, of_chat, summary_messages
+from service.context.composition import (
+    KNOWLEDGE,
+    SentMessage,
+    knowledge_messages,
+    leading_systems,
+    of_chat,
+    summary_messages,
+)
+from service.context.excerpts import by_rank, without_middle
 from service.context.policies import SYSTEM_ROLES, LowWater, Overrun, Turn, turns_of
-from service.context.recalling import Recall
-from service.context.shortening import without_middle
+from service.context.retrieval import Recall
+from service.context.sources import NO_PAST, Past
 from service.errors import InvalidRequest
 from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 _LEAST_LEFT = 16  # an overlong message keeps at least this many tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What is known of a chat beside its messages. `cut`: the name of the message at which the chat was cut before.
-    `before`: the numbers of what stands before that message; the chat then holds all of that part, or only what must
-    stay. `summaries`: pairs of a position and a text that stands for the messages before it. `passages`: from the
-    caller's knowledge base, best first; None where no room is set aside for any. `decode_ratio`: see
-    `policies.LowWater`."""
-
-    cut: str = ""
-    before: Before | None = None
-    summaries: tuple[tuple[int, str], ...] = ()
-    passages: tuple[Document, ...] | None = None
-    decode_ratio: float = policies.USUAL_DECODE_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +81,7 @@ def trim(
     messages: Sequence[Message],
     names: Sequence[str],
     documents: tuple[Document, ...] = (),
-    past: Past = Past(),
+    past: Past = NO_PAST,
 ) -> Trimmed:
     """Trims the chat by the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit
     (by `refuse` all of it; else system messages, pinned turns and the last turn), InvalidRequest for a pin that is no

@@ -15,12 +15,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from models.demo.recall import NEAR, RecallCase, holds, is_right, long_cases
-from service.context.budget import Budget
-from service.context.options import ContextOptions
-from service.context.placing import SUMMARY_REQUEST
+from service.context.budget import Budget, ContextOptions
+from service.context.composition import SUMMARY_REQUEST
 from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
-from service.context.trimming import Past
+from service.context.sources import Past
 from service.engine.process.core import EngineCore
 from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all

@@ -12,9 +12,8 @@ from typing import Final
 
 from service.engine.protocol.messages import EngineStats, FinishReason
 from service.errors import DeadlineExceeded, GenerationFailed, Overloaded, Unavailable
-from service.generation.answer import Answer
+from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
-from service.generation.token_delta import TokenDelta
 
 MEASURED_ENDS: Final = 256
 MEASURED_SECONDS: Final = 60.0
@@ -115,7 +114,7 @@ def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExce
     )
 
 
-def refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
+def refuse_failed_end(answer: Answer, delta: Delta) -> None:
     """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
     if delta.finish_reason is FinishReason.ABORT:
         raise Unavailable(

@@ -1,8 +1,10 @@
 """An answer holds what is known of one request in progress: version, prompt, sequences, timestamps and counts. One task
-owns and changes it."""
+owns and changes it. An opening shows the answers that have begun."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from array import array
 from collections import Counter
@@ -14,30 +16,13 @@ from service.context.receipt import Receipt
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Choice
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
-from service.errors import DeadlineExceeded
+from service.errors import DeadlineExceeded, GenerationFailed
 from service.generation.guard import Action, Finding, Guard
-from service.generation.output_sequence import OutputSequence
+from service.generation.output_sequence import OutputSequence, SequenceDelta
 from service.generation.readers import readers_of
-from service.generation.request import GenerationRequest
-from service.generation.token_delta import CallDelta, Token
+from service.generation.request import Choices, GenerationRequest
 from service.observability.metrics import Abort, Measured
 from service.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A delta is what one token, or an end without a token, adds to an answer. `last` is set on the answer's very last
-    delta."""
-
-    answer: Answer
-    sequence: OutputSequence
-    index: int
-    token: Token | None
-    text: str
-    finish_reason: FinishReason | None = None
-    last: bool = False
-    calls: tuple[CallDelta, ...] = ()
-    reasoning: str = ""
 
 
 class Answer:
@@ -72,11 +57,13 @@ class Answer:
                 request,
                 deployment.tokenizer,
                 stop_ids,
-                guard.watch() if guard else None,
+                guard.text_filter() if guard else None,
                 readers_of(request, deployment.tokenizer),
             )
             for number in range(request.best_of)
         ]
+        self.unfinished = len(self.sequences)
+        """How many sequences have not yet given out their last delta."""
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.cached_tokens = 0
         self.queue_seconds: float | None = None
@@ -228,3 +215,61 @@ _TIMINGS = ("queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "total_ms", "token
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
+
+
+Delta = SequenceDelta[Answer]
+"""What one token, or an end without a token, adds to an answer."""
+
+
+class Opening:
+    """One response has one opening, however many requests it has: the request that gets this far first sets it for
+    all."""
+
+    def __init__(self) -> None:
+        self.is_loaded = False
+        """The version that answers is in memory: the prompt will be ready soon."""
+        self.answers: list[Answer] = []
+        """The answers that have begun, in the order in which they did: their versions and prompts are known."""
+        self._begun = asyncio.Event()
+
+    def begin(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self._begun.set()
+
+    @property
+    def answer(self) -> Answer | None:
+        """Returns the answer that began first."""
+        return self.answers[0] if self.answers else None
+
+    async def begun(self) -> None:
+        await self._begun.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredChoice:
+    """`logprobs` are those of its tokens, in nats; `logprob` is their sum."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    logprob: float
+    probability: float
+
+
+def scored(answer: Answer) -> list[ScoredChoice]:
+    """Returns the choices of a finished answer, in the request's order. Raises GenerationFailed if the model gave no
+    usable number."""
+    choices = answer.request.choices or Choices(())
+    measured = [tuple(each.logprob for each in sequence.prompt_logprobs) for sequence in answer.sequences]
+    sums = [math.fsum(logprobs) for logprobs in measured]
+    if not all(map(math.isfinite, sums)):
+        raise GenerationFailed("The model gave no usable probabilities for this prompt; change the prompt or the model")
+    highest = max(sums)
+    weights = [math.exp(each - highest) for each in sums]
+    total = math.fsum(weights)
+    return [
+        ScoredChoice(text, ids, logprobs, logprob, weight / total)
+        for text, ids, logprobs, logprob, weight in zip(
+            choices.texts, choices.token_ids, measured, sums, weights, strict=True
+        )
+    ]

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from service.context.options import ContextOptions
-from service.context.partition import SYSTEM_POSITION
+from service.context.budget import ContextOptions
+from service.context.partition import SYSTEM, SYSTEM_POSITION
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
-from service.context.stored_receipt import SYSTEM
-from service.context.trimming import Past
+from service.context.sources import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
 from service.generation.answer import Answer
 from service.generation.request import GenerationRequest, SessionTurn

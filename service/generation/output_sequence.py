@@ -3,23 +3,53 @@ text, and why the text ended.
 
     token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ readers of reasoning and calls ─▶ deltas
 
+A guard holds tokens back until it is certain which text of each may go out:
+
+    tokens     [ call] [ 010] [-12] [34-56] [78] [ now]
+    text        ████   ├──── a phone number ────┤
+    given       sent   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
+
 It is synchronous and deterministic; it knows no engine, no time and no HTTP.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
-from service.generation.guard import Finding, Watch
-from service.generation.guarded import Guarded
+from service.generation.delta import Call, CallDelta, Token
+from service.generation.guard import Finding, TextFilter
 from service.generation.readers import Readers
 from service.generation.request import GenerationRequest
-from service.generation.token_delta import Call, CallDelta, Token, TokenDelta
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallBegun, CallText, Content
+
+A = TypeVar("A")
+Shown = tuple[Token | None, str]
+"""What may go out of one step: its token, None at an end without one, and the text that it makes certain."""
+
+
+@dataclass(slots=True)
+class SequenceDelta(Generic[A]):
+    """A delta is what one token, or an end without a token, adds to a sequence of an answer: the one shape between an
+    engine's output and a dialect's event. `token` is None only at such an end (a deadline). `index` counts the
+    sequence's tokens before it. `text` is content, `calls` is what is added to calls, `reasoning` to what stands before
+    the content. `last` is set on the answer's very last delta, before it goes out."""
+
+    answer: A
+    sequence: OutputSequence
+    index: int
+    token: Token | None
+    text: str
+    finish_reason: FinishReason | None = None
+    calls: tuple[CallDelta, ...] = ()
+    reasoning: str = ""
+    last: bool = False
 
 
 class OutputSequence:
@@ -33,7 +63,7 @@ class OutputSequence:
         request: GenerationRequest,
         tokenizer: Tokenizer,
         stop_token_ids: tuple[int, ...],
-        watch: Watch | None = None,
+        text_filter: TextFilter | None = None,
         readers: Readers | None = None,
     ) -> None:
         """`readers` part the text; without them all text is content."""
@@ -66,7 +96,7 @@ class OutputSequence:
             shown=self._readers.shown,
             boundary=self._readers.boundary,
         )
-        self._guarded = None if watch is None else Guarded(watch, tokenizer.stand_in_id)
+        self._guard = None if text_filter is None else Guarded(text_filter, tokenizer.stand_in_id)
 
     @property
     def text(self) -> str:
@@ -86,7 +116,7 @@ class OutputSequence:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Returns what the guard has found so far."""
-        return () if self._guarded is None else self._guarded.findings
+        return () if self._guard is None else self._guard.findings
 
     @property
     def mean_logprob(self) -> float:
@@ -94,23 +124,27 @@ class OutputSequence:
         known = [token.logprob for token in self.tokens if token.logprob is not None]
         return sum(known) / len(known) if known else float("-inf")
 
-    def accept(self, output: StepOutput) -> list[TokenDelta]:
+    def accept(self, output: StepOutput, answer: A) -> list[SequenceDelta[A]]:
         """Returns the deltas of one step, one for each token; the deltas that a guard holds come with a later step.
-        Drops the tokens after a completed stop string and does not count them."""
-        deltas: list[TokenDelta] = []
+        Drops the tokens after a completed stop string and does not count them. The deltas get `answer` as it is."""
+        deltas: list[SequenceDelta[A]] = []
         self.pooled += output.pooled
         self.prompt_logprobs += output.prompt_logprobs
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1
-            deltas += self._add(token_id, measured, output.finish_reason if is_last else None)
+            deltas += self._given(answer, *self._shown(token_id, measured, output.finish_reason if is_last else None))
             if self.finish_reason is not None:
                 return deltas
         if output.finish_reason is not None:
-            deltas += self._give(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
+            rest = self._guarded(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
+            deltas += self._given(answer, *rest)
         return deltas
 
-    def _add(self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None) -> list[TokenDelta]:
+    def _shown(
+        self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None
+    ) -> tuple[Sequence[Shown], FinishReason | None]:
+        """Takes a sampled token. Returns what may go out now, and why the text ends there, if it does."""
         start = self._detokenizer.whole
         hidden = reason is FinishReason.STOP and token_id in self._stop_token_ids and not self._include_stop
         text = "" if hidden else self._detokenizer.push(token_id)
@@ -123,7 +157,14 @@ class OutputSequence:
         self.sampled.append(token_id)
         if not hidden:
             self._count_reasoning()
-        return self._give(token, text, (start, self._detokenizer.begun), reason)
+        return self._guarded(token, text, (start, self._detokenizer.begun), reason)
+
+    def _guarded(
+        self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
+    ) -> tuple[Sequence[Shown], FinishReason | None]:
+        if self._guard is None:
+            return ((token, text),), reason
+        return self._guard.add(token, text, span, reason)
 
     def _count_reasoning(self) -> None:
         """Counts the last sampled token where it belongs to the reasoning: also the one that completes its mark."""
@@ -133,30 +174,25 @@ class OutputSequence:
             if boundary.is_reasoning or boundary.had_reasoning:
                 self.reasoning_tokens = len(self.sampled)
 
-    def _give(
-        self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
-    ) -> list[TokenDelta]:
-        if self._guarded is None:
-            deltas = [TokenDelta(len(self.tokens), token, text, reason)]
-        else:
-            deltas = self._guarded.add(token, text, span, reason)
-        given: list[TokenDelta] = []
-        for delta in map(self._parted, deltas):
-            given.append(delta)
+    def _given(self, answer: A, shown: Sequence[Shown], reason: FinishReason | None) -> list[SequenceDelta[A]]:
+        deltas: list[SequenceDelta[A]] = []
+        for at, (token, text) in enumerate(shown, 1):
+            delta = SequenceDelta(answer, self, len(self.tokens), token, text)
+            deltas.append(delta)
+            self._part(delta, reason if at == len(shown) else None)
             self._parts.append(delta.text)
             self._reasoning.append(delta.reasoning)
             self.finish_reason = delta.finish_reason
-            if delta.token is not None:
-                self.tokens.append(delta.token)
+            if token is not None:
+                self.tokens.append(token)
             if delta.finish_reason is not None:
                 break
-        return given
+        return deltas
 
-    def _parted(self, delta: TokenDelta) -> TokenDelta:
-        """Returns the delta with its reasoning and its calls apart from its content. A second call ends an answer that
-        may have one."""
-        reason = delta.finish_reason
-        reading = self._readers.read(delta.text, delta.finish_reason is not None)
+    def _part(self, delta: SequenceDelta[A], reason: FinishReason | None) -> None:
+        """Parts the delta's reasoning and its calls from its content. A second call ends an answer that may have
+        one."""
+        reading = self._readers.read(delta.text, reason is not None)
         content, calls = [], list[CallDelta]()
         for piece in reading.pieces:
             match piece:
@@ -171,9 +207,64 @@ class OutputSequence:
                 case CallText(index, text):
                     self.calls[index].arguments += text
                     calls.append(CallDelta(index, arguments=text))
-        text = "".join(content)
-        self._content += len(text)
+        delta.text, delta.calls = "".join(content), tuple(calls)
+        delta.reasoning, delta.finish_reason = reading.reasoning, reason
+        self._content += len(delta.text)
         for each in calls:
             if each.begun is not None:
                 each.begun.at = self._content
-        return replace(delta, text=text, calls=tuple(calls), reasoning=reading.reasoning, finish_reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One held step: the token, or None at an end without one; the position in the text up to which it is certain; and
+    the held characters that the token has a part of, which may reach further."""
+
+    token: Token | None
+    end: int
+    start: int
+    stop: int
+
+
+class Guarded:
+    """Guarded holds back the tokens of one sequence. `stand_in` is the id that replaces a hidden token's id: the id
+    would give its text away, and so would its alternatives. A guard that only flags holds nothing back."""
+
+    def __init__(self, text_filter: TextFilter, stand_in: int) -> None:
+        self._filter = text_filter
+        self._stand_in = stand_in
+        self._held: deque[_Held] = deque()
+        self._fed = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._filter.findings
+
+    def add(
+        self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
+    ) -> tuple[list[Shown], FinishReason | None]:
+        """Returns what is certain now, in order, and why the text ends there, if it does. At an end all is certain;
+        CONTENT_FILTER is an end that the guard causes."""
+        self._filter.feed(text)
+        self._fed += len(text)
+        self._held.append(_Held(token, self._fed, *span))
+        if reason is not None:
+            self._filter.end()
+        if self._filter.stopped:
+            reason = FinishReason.CONTENT_FILTER
+        return [self._shown(self._held.popleft()) for _ in range(self._certain())], reason
+
+    def _certain(self) -> int:
+        """Returns how many of the first held steps can go out."""
+        if not self._filter.holds:
+            return len(self._held)
+        shown = self._filter.shown
+        return next((n for n, each in enumerate(self._held) if max(each.end, each.stop) > shown), len(self._held))
+
+    def _shown(self, held: _Held) -> Shown:
+        text, token = self._filter.take(held.end), held.token
+        if token is not None and held.start < held.stop and self._filter.hides(held.start, held.stop):
+            token = Token(self._stand_in, text, token.logprob, special=True)
+        elif token is not None and text != token.text:
+            token = replace(token, text=text)
+        return token, text

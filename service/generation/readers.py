@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from service.context.prompt import Chat
+from service.generation.features import marks_of, reasoning_marks, reasoning_of
 from service.generation.request import GenerationRequest
-from service.generation.tools import marks_of
-from service.text.reasoning import ReasoningForm, ReasoningReader, Start, form_of
+from service.text.reasoning import ReasoningReader, Start
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallReader, Content, Piece
 from service.text.tools import format_of as tool_format_of
@@ -57,20 +56,3 @@ def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
         readers.boundary, readers.reasoning = (ReasoningReader(form_, start is Start.OPEN) for _ in range(2))
         readers.shown |= frozenset(reasoning_marks(form_, tokenizer).values())
     return readers
-
-
-def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[ReasoningForm, Start] | None:
-    """Returns the form of a reasoning part that the answer may have, and how far the prompt has begun it. `tokenizer`
-    is the version's; the request's options are applied here."""
-    form = form_of(tokenizer.template_texts)
-    if form is None or not isinstance(request.source, Chat) or not request.source.messages:
-        return None
-    opening = tokenizer.with_options(request.chat_options).opening_of(request.source.messages[-1].role)
-    start = form.start(opening)
-    return None if start is Start.CLOSED else (form, start)
-
-
-def reasoning_marks(form: ReasoningForm, tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns the control tokens among the marks of a reasoning part."""
-    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing)}
-    return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from service.context import retrieval
-from service.context.composing import current
+from service.context.composition import current
 from service.context.policies import USUAL_DECODE_RATIO
 from service.context.prompt import Chat
 from service.deployments.deployment import Deployment

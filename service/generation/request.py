@@ -4,13 +4,15 @@ the wire schemas have checked every bound."""
 from __future__ import annotations
 
 import hashlib
+import math
 import time
+from array import array
 from dataclasses import dataclass, field, replace
 
-from service.context.options import ContextOptions
+from models.checkpoint.pooling import VersionPooling
+from service.context.budget import ContextOptions
 from service.context.prompt import Chat, Source
-from service.engine.protocol.messages import SamplingParams
-from service.generation.embedding import Embedding
+from service.engine.protocol.messages import Pooling, SamplingParams
 from service.text.grammars import Grammar
 from service.text.messages import ChatOptions, Document, Message
 from service.text.reasoning import ReasoningUse
@@ -34,6 +36,30 @@ class SessionTurn:
     system: str = ""
     ids: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """How a prompt becomes a vector: hidden states ─▶ pooled, in the engine ─▶ the first `dimensions` numbers ─▶ length
+    1, if normalized. `pooling` and `normalize` None are the version's own. With `fits` a longer prompt than the window
+    is cut to the window, at its end."""
+
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    fits: bool = False
+
+    def kind(self, version: VersionPooling) -> Pooling:
+        return self.pooling or Pooling(version.kind)
+
+    def normalizes(self, version: VersionPooling) -> bool:
+        return version.normalize if self.normalize is None else self.normalize
+
+    def vector(self, pooled: bytes, version: VersionPooling) -> array[float]:
+        """Returns the vector in fp32. A vector of zeros has no direction, so it stays as it is."""
+        numbers = array("f", pooled)[: self.dimensions]
+        length = math.hypot(*numbers) if self.normalizes(version) else 0.0
+        return array("f", (each / length for each in numbers)) if length else numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +122,7 @@ class GenerationRequest:
         return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
 
     @property
-    def is_behind_clients(self) -> bool:
+    def is_background(self) -> bool:
         """Returns whether this is the server's own work, which waits behind every client's: those send 0 to 9."""
         return self.priority < 0
 

@@ -1,5 +1,5 @@
-"""This module runs the sequences of one answer side by side in the engine: they share one prompt and differ in their
-seed."""
+"""This module runs the sequences of answers side by side in the engine: those of one answer share one prompt and differ
+in their seed."""
 
 from __future__ import annotations
 
@@ -7,53 +7,39 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
 from service.engine.protocol.messages import Request as EngineRequest
-from service.generation.answer import Answer
-from service.generation.merging import merged
+from service.generation.answer import Answer, Delta
 from service.generation.output_sequence import OutputSequence
-from service.generation.token_delta import TokenDelta
+from service.tasks import cancelled
 
-SequenceDelta = tuple[OutputSequence, TokenDelta]
-Deltas = AsyncGenerator[SequenceDelta, None]
+T = TypeVar("T")
 
 
-def token_deltas(answer: Answer) -> Deltas:
+def deltas_of(answer: Answer) -> AsyncGenerator[Delta, None]:
     """Yields the deltas of all sequences as they come. The other sequences start after the first one's first step: then
     they share the prompt's blocks and do not compute them again."""
-    first, *others = answer.sequences
-    if not others:
-        return _run(answer, first)
     started = asyncio.Event()
-    return merged([_leading(answer, first, started), *(_following(answer, each, started) for each in others)])
+    sources = [_run(answer, sequence, started) for sequence in answer.sequences]
+    return sources[0] if len(sources) == 1 else merged(sources)
 
 
-async def _leading(answer: Answer, sequence: OutputSequence, started: asyncio.Event) -> Deltas:
+async def _run(answer: Answer, sequence: OutputSequence, started: asyncio.Event) -> AsyncGenerator[Delta, None]:
+    """Runs one engine request to its end. Leaving early (a stop string, a closed reader) aborts the request."""
+    if sequence.number:
+        await started.wait()
     try:
-        async with aclosing(_run(answer, sequence)) as added:
-            async for item in added:
-                started.set()
-                yield item
+        async with aclosing(answer.deployment.generate(_engine_request(answer, sequence))) as outputs:
+            async for output in outputs:
+                answer.note(sequence.number, output)
+                for delta in sequence.accept(output, answer):
+                    started.set()
+                    yield delta
+                if sequence.finish_reason is not None:
+                    return
     finally:
         started.set()
-
-
-async def _following(answer: Answer, sequence: OutputSequence, started: asyncio.Event) -> Deltas:
-    await started.wait()
-    async with aclosing(_run(answer, sequence)) as added:
-        async for item in added:
-            yield item
-
-
-async def _run(answer: Answer, sequence: OutputSequence) -> Deltas:
-    """Runs one engine request to its end. Leaving early (a stop string, a closed reader) aborts the request."""
-    async with aclosing(answer.deployment.generate(_engine_request(answer, sequence))) as outputs:
-        async for output in outputs:
-            answer.note(sequence.number, output)
-            for delta in sequence.accept(output):
-                yield sequence, delta
-            if sequence.finish_reason is not None:
-                return
 
 
 def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
@@ -75,3 +61,42 @@ def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
         deadline=request.deadline,
         cache_salt=request.owner,
     )
+
+
+class _End:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+async def merged(sources: list[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yields the items of all `sources`, which it owns and closes. The first error ends all sources and is raised here.
+
+    It reads at most one item ahead from each source, so a slow reader holds every source back.
+    """
+    queue: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
+    tasks = [asyncio.create_task(_pump(source, queue)) for source in sources]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                running -= 1
+    finally:
+        await cancelled(tasks)
+        for source in sources:  # a source that was cancelled before its first step never began
+            await source.aclose()
+
+
+async def _pump(source: AsyncGenerator[T, None], queue: asyncio.Queue[T | _End]) -> None:
+    try:
+        async with aclosing(source):
+            async for item in source:
+                await queue.put(item)
+    except Exception as error:
+        await queue.put(_End(error))
+    else:
+        await queue.put(_End())

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.context.before import Before
 from service.context.partition import SYSTEM_POSITION
 from service.context.policies import Policy
+from service.context.sources import Before
 from service.generation.answer import Answer
 from service.storage.sessions import Session
 

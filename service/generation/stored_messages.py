@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.errors import InvalidRequest
+from service.generation.delta import Call
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import SessionTurn
-from service.generation.token_delta import Call
 from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, new_message_id
 from service.text.arguments import parsed
 from service.text.messages import Message, ToolCall

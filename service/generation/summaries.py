@@ -20,10 +20,8 @@ from functools import partial
 
 import structlog
 
-from service.context.budget import Budget
-from service.context.composing import leading_systems
-from service.context.options import ContextOptions
-from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_messages
+from service.context.budget import Budget, ContextOptions
+from service.context.composition import SUMMARY_REQUEST, SUMMARY_TITLE, leading_systems, summary_messages
 from service.context.policies import turn_starts
 from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError

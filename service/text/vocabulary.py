@@ -12,8 +12,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from service.errors import InvalidRequest
 from service.text.files import Json, TokenizerFiles
-from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
-from service.text.token_texts import joining, with_bytes
+from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream, joining, with_bytes
 
 LONG_TEXT = 16_384
 """Texts from this number of characters on (about 10 ms) are encoded in a thread. From there on the GIL is released."""

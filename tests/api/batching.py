@@ -1,4 +1,4 @@
-"""Helpers of the tests of batches: a server with its lane, input files, and what comes out."""
+"""Helpers of the tests of batches: a server with its batch worker, input files, and what comes out."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Lines = list[dict[str, Any]]
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.generation.batches.lane.RENEW_SECONDS", 0.05)
-    monkeypatch.setattr("service.generation.batches.lane.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("service.generation.batches.worker.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("service.generation.batches.worker.IDLE_SECONDS", 0.05)
 
 
-def with_lane(directory: Path) -> Serve:
-    """Serves with a data directory of its own, and with its lane."""
+def with_batches(directory: Path) -> Serve:
+    """Serves with a data directory of its own, and with its batch worker."""
 
     @asynccontextmanager
     async def serve(**settings: Any) -> AsyncIterator[World]:
         async with serving(directory, **settings) as world:
             tasks = BackgroundTasks(first_delay=0.005)
-            world.app.state.service.lane.start(tasks)
+            world.app.state.service.batch_worker.start(tasks)
             yield world
             await tasks.stop()
 

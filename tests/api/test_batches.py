@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.storage.sessions.store import utc_now
-from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, upload, with_lane
+from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, upload, with_batches
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import over_http
 
@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    return with_lane(tmp_path)
+    return with_batches(tmp_path)
 
 
 async def test_openai_s_client(serve: Serve) -> None:
@@ -239,7 +239,7 @@ async def test_lines_take_no_place_of_clients(serve: Serve) -> None:
         answers = [await world.client.post("/generate", json={"inputs": "x"}) for _ in range(5)]
         assert {each.status_code for each in answers} == {200}
         await ended(world, batch)
-        async with asyncio.timeout(20):  # the lane counts a batch after its end
+        async with asyncio.timeout(20):  # the worker counts a batch after its end
             while 'dosirak_batches{status="completed"} 1.0' not in (text := (await world.client.get("/metrics")).text):
                 await asyncio.sleep(0.01)
         assert 'dosirak_batch_lines_total{result="completed"} 30.0' in text
@@ -250,11 +250,11 @@ async def test_lines_of_a_session_are_stored_once(serve: Serve) -> None:
     """Also where the server dies between the answer and its journal: the line's own key answers the second time."""
     async with serve() as world:
         session = (await world.client.post("/v1/sessions", json={})).json()["id"]
-        from service.generation.batches.answering import Asked
+        from service.generation.batches.run import LineRequest
 
         body = json.dumps({**request("a")["body"], "session_id": session}).encode()
-        ask = world.app.state.service.lane._answer
-        first, second = [await ask(Asked("anonymous", URL, body, "batch_1:1")) for _ in range(2)]
+        ask = world.app.state.service.batch_worker._answer
+        first, second = [await ask(LineRequest("anonymous", URL, body, "batch_1:1")) for _ in range(2)]
         assert first.status == second.status == 200 and first.body == second.body
         messages = (await world.client.get(f"/v1/sessions/{session}/messages")).json()["data"]
         assert [each["role"] for each in messages] == ["user", "assistant"]
@@ -262,11 +262,11 @@ async def test_lines_of_a_session_are_stored_once(serve: Serve) -> None:
 
 async def test_lines_that_store_are_answered_once(serve: Serve) -> None:
     async with serve() as world:
-        from service.generation.batches.answering import Asked
+        from service.generation.batches.run import LineRequest
 
         body = json.dumps({**request("a")["body"], "store": True}).encode()
-        ask = world.app.state.service.lane._answer
-        first, second = [await ask(Asked("anonymous", URL, body, "batch_2:1")) for _ in range(2)]
+        ask = world.app.state.service.batch_worker._answer
+        first, second = [await ask(LineRequest("anonymous", URL, body, "batch_2:1")) for _ in range(2)]
         assert first.status == 200 and first.body == second.body
 
 

@@ -15,7 +15,7 @@ import pytest
 from service.context.sources import Text
 from service.generation.request import GenerationRequest
 from service.storage.sessions import WantedAnswers
-from tests.api.batching import content, create, ended, get, hurry, jsonl, request, with_lane
+from tests.api.batching import content, create, ended, get, hurry, jsonl, request, with_batches
 from tests.api.conftest import Serve
 from tests.fake_service import World
 from tests.waiting import until
@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    return with_lane(tmp_path)
+    return with_batches(tmp_path)
 
 
 def file_of(endpoint: str, count: int = LINES) -> bytes:
@@ -192,7 +192,7 @@ async def test_an_erased_owner_s_batch_leaves_nothing(serve: Serve, tmp_path: Pa
         assert await store.batches.present() == {}
         assert (await store.files.present())[0] == {}
         again = await create(world, jsonl([request("a")]))
-        assert (await ended(world, again))["request_counts"]["completed"] == 1, "the lane goes on"
+        assert (await ended(world, again))["request_counts"]["completed"] == 1, "the worker goes on"
 
 
 async def test_an_owner_erased_while_the_output_is_written_gets_no_file(
@@ -225,6 +225,6 @@ async def test_a_journal_that_a_dead_server_left_of_an_erased_owner_is_removed(s
         await until(lambda: not left.exists())
         batch = await create(world, jsonl([request(f"{n}") for n in range(40)]))
         await completed(world, batch, 2)
-        await world.app.state.service.lane._sweep(await sessions(world))
+        await world.app.state.service.batch_worker._sweep(await sessions(world))
         assert [each.name for each in left.parent.iterdir()] == [f"{batch['id']}.journal"], "an open one stays"
         assert (await ended(world, batch))["request_counts"]["completed"] == 40

@@ -55,7 +55,7 @@ async def serve(tmp_path: Path, store_url: str) -> AsyncIterator[Callable[..., A
 
 async def working(world: World) -> BackgroundTasks:
     tasks = BackgroundTasks(first_delay=0.005)
-    world.app.state.service.lane.start(tasks)
+    world.app.state.service.batch_worker.start(tasks)
     return tasks
 
 
@@ -112,9 +112,9 @@ async def test_what_another_has_begun_waits_for_it(serve: Any, monkeypatch: pyte
     begun = (await get(one, batch))["request_counts"]["completed"]
     assert 0 < begun < 40
     others = await working(two)
-    await asyncio.sleep(0.3)  # some passes of its lane
+    await asyncio.sleep(0.3)  # some passes of its worker
     assert (await get(two, batch))["request_counts"]["completed"] == begun, "its answers are at the first"
-    monkeypatch.setattr("service.generation.batches.lane.TAKE_OVER", timedelta(seconds=-60))
+    monkeypatch.setattr("service.generation.batches.worker.TAKE_OVER", timedelta(seconds=-60))
     done = await ended(two, batch)
     assert done["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
     assert [each["custom_id"] for each in await content(one, done["output_file_id"])] == [f"{n}" for n in range(40)]

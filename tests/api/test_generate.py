@@ -117,10 +117,10 @@ async def test_include_stop(world: World) -> None:
 async def test_a_stop_token_that_is_an_ordinary_one_is_cut(world: World, include: bool, text: str) -> None:
     [letter, end] = world.tokenizer.encode("ba")
     sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), include_stop=include), world.tokenizer, (end,))
-    sequence.accept(StepOutput("x", (end, letter)))
+    sequence.accept(StepOutput("x", (end, letter)), None)
     assert sequence.text == "ab", "only the last token ended it"
     sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), include_stop=include), world.tokenizer, (end,))
-    sequence.accept(StepOutput("x", (letter, end), finish_reason=FinishReason.STOP))
+    sequence.accept(StepOutput("x", (letter, end), finish_reason=FinishReason.STOP), None)
     assert (sequence.text, len(sequence.tokens)) == (text, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
-from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
+from service.context.composition import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
 from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer

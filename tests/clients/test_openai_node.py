@@ -65,7 +65,7 @@ async def test_chat(serve: Serve) -> None:
 
 
 async def test_resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.generation.batches.lane.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("service.generation.batches.worker.IDLE_SECONDS", 0.05)
     publish(Repository(tmp_path), window=8192, chat_template=WITH_TOOLS)
     embedded = {"lunch box": "", "도시락": ""}
     tasks = BackgroundTasks(first_delay=0.005)

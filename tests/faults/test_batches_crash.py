@@ -21,13 +21,13 @@ SERVER = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import uvicorn
-from service.generation.batches import lane
+from service.generation.batches import worker
 from service.generation.batches.journal import Journal
 from service.storage.sessions import batches
 from service.tasks import BackgroundTasks
 from tests.fake_service import serving
 
-batches.LEASE_SECONDS, lane.LOST_SECONDS, lane.RENEW_SECONDS, lane.IDLE_SECONDS = 0.8, 0.5, 0.1, 0.1
+batches.LEASE_SECONDS, worker.LOST_SECONDS, worker.RENEW_SECONDS, worker.IDLE_SECONDS = 0.8, 0.5, 0.1, 0.1
 append = Journal.append
 
 
@@ -42,7 +42,7 @@ Journal.append = append_then_die
 
 async def main():
     async with serving(Path(sys.argv[1]), engine={"step_seconds": 0.03}, log_level="error") as world:
-        world.app.state.service.lane.start(BackgroundTasks())
+        world.app.state.service.batch_worker.start(BackgroundTasks())
         config = uvicorn.Config(world.app, port=int(sys.argv[2]), log_level="error", lifespan="off")
         await uvicorn.Server(config).serve()
 

@@ -61,7 +61,7 @@ def cut(text: str, widths: list[int]) -> list[str]:
 @settings(max_examples=600, deadline=None)
 @given(text=texts, widths=cuts, chosen=actions)
 def test_streamed_is_whole(text: str, widths: list[int], chosen: dict[str, Action]) -> None:
-    once, streamed = guard(chosen).watch(), guard(chosen).watch()
+    once, streamed = guard(chosen).text_filter(), guard(chosen).text_filter()
     whole = once.push(text) + once.finish()
     parts = cut(text, widths)
     assert "".join([*map(streamed.push, parts), streamed.finish()]) == whole
@@ -74,7 +74,7 @@ def test_streamed_is_whole(text: str, widths: list[int], chosen: dict[str, Actio
 @settings(max_examples=300, deadline=None)
 @given(text=texts, widths=cuts)
 def test_flags_are_what_masks_would_be_and_delay_nothing(text: str, widths: list[int]) -> None:
-    flagging, masking = (guard(dict.fromkeys(LABELS, action)).watch() for action in (Action.FLAG, Action.MASK))
+    flagging, masking = (guard(dict.fromkeys(LABELS, action)).text_filter() for action in (Action.FLAG, Action.MASK))
     for part in cut(text, widths):
         assert flagging.push(part) == part
     assert flagging.finish() == ""
@@ -89,16 +89,16 @@ def test_flags_are_what_masks_would_be_and_delay_nothing(text: str, widths: list
 @given(text=texts, widths=cuts, chosen=actions)
 def test_pieces_of_the_text_can_be_taken_one_by_one(text: str, widths: list[int], chosen: dict[str, Action]) -> None:
     """As tokens take them: each up to its own end, once that is shown."""
-    watch, whole = guard(chosen).watch(), guard(chosen).watch()
+    text_filter, whole = guard(chosen).text_filter(), guard(chosen).text_filter()
     waiting, taken, fed = list[int](), list[str](), 0
     for part in cut(text, widths):
-        watch.feed(part)
+        text_filter.feed(part)
         fed += len(part)
         waiting.append(fed)
-        while waiting and waiting[0] <= watch.shown:
-            taken.append(watch.take(waiting.pop(0)))
-    watch.end()
-    taken += [watch.take(end) for end in waiting]
+        while waiting and waiting[0] <= text_filter.shown:
+            taken.append(text_filter.take(waiting.pop(0)))
+    text_filter.end()
+    taken += [text_filter.take(end) for end in waiting]
     assert "".join(taken) == whole.push(text) + whole.finish()
 
 

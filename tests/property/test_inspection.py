@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from service.context import counting, inspecting
+from service.context import counts, inspection
+from service.context.budget import ContextOptions
 from service.context.inspection import InspectedMessage
-from service.context.options import ContextOptions
 from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
-from service.context.trimming import Past
+from service.context.sources import Past
 from service.errors import ContextOverflow
 from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
@@ -216,10 +216,10 @@ def test_the_same_checks_find_a_planted_bug(parted: Tokenizer, monkeypatch: pyte
         case "owners":
             monkeypatch.setattr(EncodedChat, "owners", lambda self: [None, *list(owners(self))[:-1]])
         case "template":
-            monkeypatch.setattr(counting.Sent, "left_out_by_template", lambda self: {0} - {len(self.messages) - 1})
+            monkeypatch.setattr(counts.Sent, "left_out_by_template", lambda self: {0} - {len(self.messages) - 1})
         case _:
             monkeypatch.setattr(
-                inspecting, "InspectedMessage", lambda id, role, tokens, *rest: made(id, role, tokens + 1, *rest)
+                inspection, "InspectedMessage", lambda id, role, tokens, *rest: made(id, role, tokens + 1, *rest)
             )
 
     @UNSHRUNK

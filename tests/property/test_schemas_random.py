@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from service.errors import InvalidRequest
 from service.text.grammars import Grammar
-from service.text.grammars.ends import require_end
+from service.text.grammars.trial import require_end
 from tests.effort import drawn
 from tests.grammars import FIELD, random_answer, vocabulary
 from tests.schema_values import fits_schema, is_schema

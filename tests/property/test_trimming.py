@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.context import trimming
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
 from service.context.prompt import Chat, Prompt, build_prompt
-from service.context.trimming import Past
+from service.context.sources import Past
 from service.errors import ContextOverflow
 from service.text.messages import Document, Message, ToolCall
 from service.text.tokenizer import Tokenizer

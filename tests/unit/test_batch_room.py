@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.generation.batches.room import (
+from service.generation.batches.pacing import (
     CLIENTS_PACE,
     LOOK_SECONDS,
     QUIET_PACE,
@@ -15,9 +15,9 @@ from service.generation.batches.room import (
 )
 
 
-def most(load: Load, quiet_seconds: float = 60.0, seats: int = 64) -> int:
+def most(load: Load, quiet_seconds: float = 60.0, max_num_seqs: int = 64) -> int:
     """How many lines are in flight when no more begin."""
-    moments = (Moment(load, n, seats, 0.1, quiet_seconds, 60.0) for n in range(1000))
+    moments = (Moment(load, n, max_num_seqs, 0.1, quiet_seconds, 60.0) for n in range(1000))
     return next(moment.in_flight for moment in moments if wait_seconds(moment))
 
 
@@ -44,7 +44,7 @@ def test_what_is_left_over(load: Load, lines: int) -> None:
 def test_clients_are_there_for_a_while_after_their_last_request() -> None:
     assert most(Load(clients=1), quiet_seconds=0.0) == most(Load(), quiet_seconds=QUIET_SECONDS / 2) == 2
     assert most(Load(), quiet_seconds=QUIET_SECONDS) == 32
-    assert most(Load(clients=1), 0.0, seats=1) == 1, "a batch is never held for ever"
+    assert most(Load(clients=1), 0.0, max_num_seqs=1) == 1, "a batch is never held for ever"
 
 
 def test_lines_begin_at_a_pace() -> None:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.context.cutting import LEAST, joined, leading, spans_of
-from service.context.documents import by_match, by_rank
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
+from service.context.excerpts import LEAST, by_match, by_rank, joined, leading, spans_of
 from service.context.prompt import Chat, build_prompt
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer

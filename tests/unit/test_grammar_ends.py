@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.text.grammars import Grammar
-from service.text.grammars.ends import require_end
+from service.text.grammars.trial import require_end
 from tests.grammars import FIELD
 
 SELF: dict[str, Any] = {"$ref": "#"}

@@ -233,7 +233,7 @@ REFUSED_LARK: dict[str, list[str]] = {
         'start: "a" <|im_end|>',
         "start: <[^65]>",
     ],
-    "no word of JSON Schema": ['start: %json {"typ": 1}', 'start: %json {"x-guidance": {"lenient": true}}'],
+    "cannot keep": ['start: %json {"typ": 1}', 'start: %json {"x-guidance": {"lenient": true}}'],
     "without a JSON schema": ["start: %json", "start: %json {", "start: %json " + "[" * 10_000],
 }
 

@@ -55,15 +55,15 @@ def flagging(tmp_path_factory: pytest.TempPathFactory) -> Guard:
 
 
 def whole(guard: Guard, text: str) -> tuple[str, dict[str, int]]:
-    watch = guard.watch()
-    released = watch.push(text) + watch.finish()
-    return released, {each.rule: each.count for each in watch.findings}
+    text_filter = guard.text_filter()
+    released = text_filter.push(text) + text_filter.finish()
+    return released, {each.rule: each.count for each in text_filter.findings}
 
 
 def in_parts(guard: Guard, parts: list[str]) -> tuple[str, dict[str, int]]:
-    watch = guard.watch()
-    released = "".join([*map(watch.push, parts), watch.finish()])
-    return released, {each.rule: each.count for each in watch.findings}
+    text_filter = guard.text_filter()
+    released = "".join([*map(text_filter.push, parts), text_filter.finish()])
+    return released, {each.rule: each.count for each in text_filter.findings}
 
 
 def cut(text: str, rng: random.Random, longest: int = 5) -> list[str]:
@@ -106,13 +106,16 @@ def ids_of(name: str, text: str, rng: random.Random) -> list[int]:
 
 def decoded(name: str, ids: list[int], guard: Guard, rng: random.Random, stop: tuple[str, ...] = ()) -> OutputSequence:
     """The ids as an engine gives them, a few a step, each with the tokens after it as alternatives."""
-    sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), stop=stop), tokenizer(name), (), guard.watch())
+    sequence = OutputSequence(
+        0, 0, GenerationRequest("x", Text("x"), stop=stop), tokenizer(name), (), guard.text_filter()
+    )
     at = 0
     while at < len(ids) and sequence.finish_reason is None:
         part = tuple(ids[at : at + rng.randint(1, 3)])
         at += len(part)
         measured = tuple(TokenLogprobs(-0.5, ((id, -0.5), (id + 1, -0.7))) for id in part)
-        sequence.accept(StepOutput("x", part, measured, finish_reason=FinishReason.LENGTH if at >= len(ids) else None))
+        reason = FinishReason.LENGTH if at >= len(ids) else None
+        sequence.accept(StepOutput("x", part, measured, finish_reason=reason), None)
     return sequence
 
 
@@ -152,24 +155,24 @@ def test_every_rule_stops(tmp_path: Path) -> None:
 def test_flags_delay_nothing_and_change_nothing(flagging: Guard) -> None:
     rng = random.Random(4)
     for plant in MANY[:300]:
-        watch = flagging.watch()
+        text_filter = flagging.text_filter()
         for part in cut(plant.text, rng):
-            assert watch.push(part) == part
-        assert watch.finish() == ""
-        assert plant.rule in {each.rule for each in watch.findings}, plant
+            assert text_filter.push(part) == part
+        assert text_filter.finish() == ""
+        assert plant.rule in {each.rule for each in text_filter.findings}, plant
 
 
 def test_text_that_cannot_become_a_match_is_not_held(tmp_path: Path) -> None:
     path = tmp_path / "guard.toml"
     path.write_text('[patterns]\nphone = "mask"\ncard = "mask"\nemail = "mask"\nresident_number = "mask"\n')
-    watch = read_guard(path).watch()
-    assert [watch.push(part) for part in ("안녕", "하세요, ", "2024년", " 3월")] == [
+    text_filter = read_guard(path).text_filter()
+    assert [text_filter.push(part) for part in ("안녕", "하세요, ", "2024년", " 3월")] == [
         "안녕",
         "하세요, ",
         "2024년",
         " 3월",
     ]
-    assert [watch.push(part) for part in ("에 mail", " me", " at a", "@b", ".co", "m이")] == [
+    assert [text_filter.push(part) for part in ("에 mail", " me", " at a", "@b", ".co", "m이")] == [
         "에 ", "mail ", "me at ", "", "", "[e-mail]이",
     ]  # fmt: skip
 
@@ -214,8 +217,12 @@ def test_work_grows_with_the_length_and_not_faster(unit: str, masking: Guard) ->
     """Counted, not timed: the lines of the guard that run. Held text stays small."""
     few, many = (_lines_run(masking, (unit * size)[:size]) for size in (1_000, 4_000))
     assert many < 4.4 * few
-    watch = masking.watch()
-    assert all(len(watch._text) < 700 for part in cut(unit * 1000, random.Random(5)) if watch.push(part) is not None)
+    text_filter = masking.text_filter()
+    assert all(
+        len(text_filter._text) < 700
+        for part in cut(unit * 1000, random.Random(5))
+        if text_filter.push(part) is not None
+    )
 
 
 def _lines_run(guard: Guard, text: str) -> int:
@@ -228,12 +235,12 @@ def _lines_run(guard: Guard, text: str) -> int:
         count += event == "line"
         return trace
 
-    watch = guard.watch()
+    text_filter = guard.text_filter()
     sys.settrace(trace)  # type: ignore[arg-type]
     try:
         for at in range(0, len(text), 3):
-            watch.push(text[at : at + 3])
-        watch.finish()
+            text_filter.push(text[at : at + 3])
+        text_filter.finish()
     finally:
         sys.settrace(None)
     return count

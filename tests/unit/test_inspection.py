@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from service.context.budget import ContextOptions
 from service.context.inspection import InspectedMessage
-from service.context.options import ContextOptions
 from service.context.partition import NEAREST
 from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
-from service.context.trimming import Past
+from service.context.sources import Past
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 from service.text.vocabulary import Vocabulary

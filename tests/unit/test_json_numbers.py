@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from service.errors import UnsupportedField
 from service.text.grammars import Grammar
-from service.text.grammars.json_numbers import with_bounds
+from service.text.grammars.json_values import with_bounds
 from tests.effort import drawn
 from tests.grammars import FIELD, fits
 

@@ -11,8 +11,8 @@ import pytest
 
 from service.errors import UnsupportedField
 from service.text.grammars import Grammar
-from service.text.grammars.json_extent import Extent
-from service.text.grammars.json_patterns import UNWRITABLE, followed_pattern
+from service.text.grammars.extent import Extent
+from service.text.grammars.json_values import UNWRITABLE, followed_pattern
 from tests.grammars import FIELD, fits
 
 

@@ -7,8 +7,17 @@ from bisect import bisect_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.context.partition import NEAREST, Counts, Partition, nearest, ranges_of
-from service.context.stored_receipt import numbered, renumbered, stored_form, wire_form
+from service.context.partition import (
+    NEAREST,
+    Counts,
+    Partition,
+    nearest,
+    numbered,
+    ranges_of,
+    renumbered,
+    stored_form,
+    wire_form,
+)
 
 POSITIONS = st.lists(st.integers(-1, 3000), min_size=1, max_size=60, unique=True).map(sorted)
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
-from service.context.composing import NFC_NOTE
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
+from service.context.composition import NFC_NOTE
 from service.context.prompt import Chat, Ids, Prompt, Source, Text, build_prompt
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.messages import Document, Message

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as RustTokenizer
 
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
 from service.context.policies import turns_of
 from service.context.prompt import Chat, build_prompt
 from service.errors import InvalidRequest

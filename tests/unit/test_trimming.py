@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.context.before import Before
-from service.context.budget import Budget
-from service.context.options import ContextOptions
-from service.context.trimming import Past, Trimmed, trim
+from service.context.budget import Budget, ContextOptions
+from service.context.sources import Before, Past
+from service.context.trimming import Trimmed, trim
 from service.errors import ContextOverflow
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer

@@ -11,23 +11,23 @@ from fastapi import Request
 from service.api.deps import Service
 from service.api.http.connection import while_connected
 from service.api.http.etags import revision_of
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat
 from service.errors import ContextOverflow
 from service.generation.request import GenerationRequest, SessionTurn
 
-LANE: Final = "lane"
+BACKGROUND: Final = "background"
 """The request's state has it where a batch asks, not a client."""
 BEHIND_CLIENTS: Final = -11
-"""What the lane adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
+"""What a batch adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
 
 
 def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
     """Returns `request` as its caller's. A chat that names no context policy and has no session gets the server's
     `policy`. Raises InvalidRequest for a malformed If-Match."""
     request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
-    if getattr(http.state, LANE, False):
+    if getattr(http.state, BACKGROUND, False):
         request = replace(request, priority=request.priority + BEHIND_CLIENTS)
     if request.turn is not None:
         return replace(request, turn=_for_caller(http, request.turn))

@@ -10,8 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from service.api.shared.serialiser import guard_field
-from service.generation.answer import Answer
-from service.generation.opening import Opening
+from service.generation.answer import Answer, Opening
 from service.generation.request import GenerationRequest
 
 

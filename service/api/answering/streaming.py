@@ -23,8 +23,7 @@ from service.api.http.connection import EventStream, while_connected
 from service.api.http.errors import Internal
 from service.api.shared.serialiser import Serialiser
 from service.errors import DosirakError
-from service.generation.answer import Answer, Delta
-from service.generation.opening import Opening
+from service.generation.answer import Answer, Delta, Opening
 from service.tasks import cancelled
 
 log = structlog.get_logger("dosirak.request")

@@ -22,8 +22,8 @@ from service.api.shared.serialiser import Serialiser, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
+from service.generation.delta import Call, CallDelta
 from service.generation.output_sequence import OutputSequence
-from service.generation.token_delta import Call, CallDelta
 
 STOP_REASONS: Final = {FinishReason.STOP: "end_turn", FinishReason.CONTENT_FILTER: "refusal"}
 """Anthropic's word for a finish reason; for the others it is `max_tokens`."""

@@ -16,15 +16,15 @@ from service.api.ollama.closed_schemas import closed
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
 from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
-from service.context.options import ContextOptions
+from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
 from service.engine.protocol.messages import FinishReason, SamplingParams
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
+from service.generation.delta import Token
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest
-from service.generation.token_delta import Token
 from service.text.grammars import Grammar
 from service.text.messages import Message
 from service.text.reasoning import ReasoningUse

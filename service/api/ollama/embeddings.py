@@ -25,8 +25,7 @@ from service.api.shared.schemas import Absent, Tokens, Wire
 from service.api.shared.serialiser import WholeSerialiser
 from service.context.prompt import Text
 from service.generation.answer import Answer
-from service.generation.embedding import Embedding
-from service.generation.request import GenerationRequest
+from service.generation.request import Embedding, GenerationRequest
 
 OF_TEXT: Final = tuple(
     name

@@ -11,9 +11,9 @@ from service.api.shared.serialiser import with_alternatives
 from service.api.shared.tool_schemas import called, tool_use_of
 from service.context.prompt import Chat
 from service.generation.answer import Answer, Delta
+from service.generation.delta import CallDelta, Token
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest, SessionTurn
-from service.generation.token_delta import CallDelta, Token
 from service.text.reasoning import ReasoningUse
 from service.text.tools import ToolUse
 

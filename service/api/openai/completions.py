@@ -10,9 +10,9 @@ from service.api.openai.dialect import Models, OpenAISerialiser, requests_of
 from service.api.openai.schemas import CompletionBody
 from service.engine.protocol.messages import TokenLogprobs
 from service.generation.answer import Answer, Delta
+from service.generation.delta import Token
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest
-from service.generation.token_delta import Token
 from service.text.streams import TextStream
 
 Row = tuple[int, TokenLogprobs | None]

@@ -28,8 +28,7 @@ from service.api.shared.serialiser import WholeSerialiser
 from service.context.prompt import Text
 from service.engine.protocol.messages import Pooling
 from service.generation.answer import Answer
-from service.generation.embedding import Embedding
-from service.generation.request import GenerationRequest
+from service.generation.request import Embedding, GenerationRequest
 
 PoolingName = Annotated[
     Literal["mean", "last", "cls"],

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.context.options import MOST_PINS, ContextOptions
+from service.context.budget import MOST_PINS, ContextOptions
 from service.errors import InvalidRequest
 from service.text.arguments import MOST_LEVELS, parsed
 from service.text.messages import Document, Message, ToolCall

@@ -9,7 +9,7 @@ from typing import Any
 from service.api.http.encoding import COMMENT, EVENT_STREAM
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
-from service.generation.token_delta import Token
+from service.generation.delta import Token
 from service.text.tokenizer import Tokenizer
 
 

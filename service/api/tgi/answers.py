@@ -9,10 +9,9 @@ from service.api.http.encoding import event
 from service.api.shared.serialiser import WholeSerialiser, guard_field
 from service.api.shared.tool_schemas import called
 from service.engine.protocol.messages import FinishReason
-from service.generation.answer import Answer, Delta
-from service.generation.choices import ScoredChoice, scored
+from service.generation.answer import Answer, Delta, ScoredChoice, scored
+from service.generation.delta import Token
 from service.generation.output_sequence import OutputSequence
-from service.generation.token_delta import Token
 
 
 def facts(answer: Answer) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, T
 from service.api.tgi.schemas import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest
-from service.generation.tools import check_placed
+from service.generation.features import check_placed
 from service.text.messages import ChatOptions
 from service.text.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -18,10 +18,9 @@ import msgspec
 import structlog
 
 from service.errors import NotFound
-from service.generation.batches.answering import Answer, Asked, Encode, Reply
 from service.generation.batches.journal import Entry, Journal
 from service.generation.batches.lines import Line, Wrong, check, numbered, parsed
-from service.generation.batches.room import LOOK_SECONDS
+from service.generation.batches.pacing import LOOK_SECONDS
 from service.storage.files.files import OUTPUT, Files
 from service.storage.sessions import BatchClaim, StoredFile
 from service.tasks import cancelled
@@ -37,6 +36,32 @@ UNANSWERED: Final = {
     "batch_cancelled": "This request was not executed, because the batch was cancelled.",
 }
 log = structlog.get_logger(__name__)
+Encode = Callable[[object], bytes]
+"""Writes a value as one line of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRequest:
+    """A body for an endpoint, as its owner's. `key` is the Idempotency-Key of a line whose answer is stored."""
+
+    owner: str
+    endpoint: str
+    body: bytes
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineReply:
+    """A response. `retry_after` is None where the same request would get the same response again."""
+
+    status: int
+    request_id: str
+    body: bytes
+    retry_after: float | None = None
+
+
+AnswerLine = Callable[[LineRequest], Awaitable[LineReply]]
+"""Gives the response to one line's body, as a client would get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,7 @@ class Means:
 
     store: SessionStore
     files: Files
-    answer: Answer
+    answer: AnswerLine
     encode: Encode
     wait_seconds: Callable[[int], float]
     now: Callable[[], datetime]
@@ -149,9 +174,9 @@ class BatchRun:
     async def _line(self, number: int, line: Line) -> None:
         """Answers a line and keeps its answer. A response that a later request would not get is asked for again."""
         facts = self.batch.facts
-        asked = Asked(self.batch.owner, facts.endpoint, bytes(line.body), f"{self.batch.id}:{number}")
+        request = LineRequest(self.batch.owner, facts.endpoint, bytes(line.body), f"{self.batch.id}:{number}")
         for tries in range(MOST_TRIES):
-            reply = await self._means.answer(asked)
+            reply = await self._means.answer(request)
             if reply.retry_after is None:
                 break
             await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, max(reply.retry_after, 0.1 * 2**tries)))
@@ -163,7 +188,7 @@ class BatchRun:
                 await asyncio.shield(asyncio.to_thread(self._journal.append, taken))
         self._means.observe("completed" if succeeded else "failed")
 
-    def _output(self, number: int, line: Line, reply: Reply) -> dict[str, Any]:
+    def _output(self, number: int, line: Line, reply: LineReply) -> dict[str, Any]:
         response = {"status_code": reply.status, "request_id": reply.request_id, "body": msgspec.Raw(reply.body)}
         return {"id": self._id(number), "custom_id": line.custom_id, "response": response, "error": None}
 

@@ -1,4 +1,4 @@
-"""A watch guards one answer's text as it comes: it gives out the text that is certain, masked where a rule says so.
+"""A text filter guards one answer's text as it comes: what is certain goes out, masked where a rule says so.
 
     text      … ask │ 010-1234-56          nothing before │ can become part of a match: it is shown
                     held: until it is a phone number, or cannot be one
@@ -46,11 +46,11 @@ class Guard:
     def rules(self) -> tuple[Rule, ...]:
         return tuple(rule for rule, _ in self._rules)
 
-    def watch(self) -> Watch:
-        return Watch([(rule, scanner()) for rule, scanner in self._rules])
+    def text_filter(self) -> TextFilter:
+        return TextFilter([(rule, scanner()) for rule, scanner in self._rules])
 
 
-class Watch:
+class TextFilter:
     """One sequence's text. `holds` is the guard's. `shown`: everything before this position is decided. `stopped`: a
     match ended the text; later text is ignored."""
 

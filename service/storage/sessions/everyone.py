@@ -1,4 +1,4 @@
-"""These statements are about the files and batches of every owner: the limit of all files together, and the lane that
+"""These statements are about the files and batches of every owner: the limit of all files together, and the worker that
 works on one batch after the other. No route can reach them: they return no owner's content."""
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, and_, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.context.partition import NEAREST, Named
-from service.context.stored_receipt import SYSTEM, partition_of, wire_form
+from service.context.partition import NEAREST, SYSTEM, Named, partition_of, wire_form
 from service.storage.sessions.owned import Owned
 from service.storage.sessions.rows import ASSISTANT, TOOL
 from service.storage.sessions.values import Part, Said, StoredMessage

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from service.context.stored_receipt import numbered, renumbered
+from service.context.partition import numbered, renumbered
 from service.errors import InvalidRequest
 from service.storage.sessions.limits import Limits, check_answer_id, check_distinct, check_levels, check_text
 from service.storage.sessions.rows import ASSISTANT, TOOL

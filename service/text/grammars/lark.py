@@ -1,5 +1,5 @@
 """Lark grammars of clients: what the compiler would take without acting on it, or only with one vocabulary, is refused
-here. A schema inside one is read as every other schema is.
+here. A schema inside one is read as every other schema is, and its JSON as strictly as a request's body.
 
     start: "a" %json {"type": "integer"}      the schema is replaced by what the compiler keeps of it
     start: a  a[temperature=0.5]: "b"         refused, as is what else would not act
@@ -7,12 +7,12 @@ here. A schema inside one is read as every other schema is.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from service.errors import InvalidRequest, UnsupportedField
-from service.text.grammars.json_text import DECODER
 
 _PART: Final = re.compile(
     r""""(?:\\.|[^"\\\n])*(?:["\n]|\\?\Z)|//[^\n]*|/(?:\\.|[^/\\])+(?:/|\\?\Z)|\#[^\n]*"""
@@ -32,6 +32,21 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "stop_capture": "remove it and read the answer",
 }
 """Attributes of a rule that do not act: the answer is one text, of tokens that depend on no vocabulary."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refused)
+"""Raises ValueError for what is no JSON, for NaN and Infinity, and for a name that comes twice in an object."""
 
 
 def followed_lark(text: str, field: str, kept: Callable[[Any], str]) -> str:

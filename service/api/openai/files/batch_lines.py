@@ -2,7 +2,7 @@
 this process, without a socket.
 
 What is left out stands before the routes: the credentials (the batch's owner is known), the log line and the metrics of
-HTTP requests. `LANE` in the request's state says that it waits behind every client's (see `callers`).
+HTTP requests. `BACKGROUND` in the request's state says that it waits behind every client's (see `callers`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import structlog
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Scope
 
-from service.api.answering.callers import LANE
+from service.api.answering.callers import BACKGROUND
 from service.api.http.encoding import encode
 from service.api.http.errors import Internal, body_of, status_of
 from service.api.http.idempotency import HEADER
 from service.api.http.paths import ErrorDialect
 from service.api.http.scopes import EVERY
 from service.errors import DosirakError, InvalidRequest
-from service.generation.batches.answering import Asked, Reply
+from service.generation.batches.run import LineReply, LineRequest
 
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """Where a batch may send its lines, as far as this server has the route."""
@@ -50,7 +50,7 @@ class LineAnswers:
         self._app = app
         self._stack: ASGIApp | None = None
 
-    async def __call__(self, asked: Asked) -> Reply:
+    async def __call__(self, asked: LineRequest) -> LineReply:
         """Returns what a client would get. An answer that the server stores gets the line's key, so that a line that is
         sent again after a crash changes nothing a second time."""
         request_id = uuid.uuid4().hex
@@ -77,7 +77,7 @@ class LineAnswers:
             self._stack = bare.build_middleware_stack()
         return self._stack
 
-    def _scope(self, asked: Asked, request_id: str, key: str | None) -> Scope:
+    def _scope(self, asked: LineRequest, request_id: str, key: str | None) -> Scope:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(asked.body)).encode())]
         if key is not None:
             headers.append((HEADER.lower().encode(), key.encode()))
@@ -87,7 +87,7 @@ class LineAnswers:
             "scopes": EVERY,
             "request_id": request_id,
         }
-        state |= {"arrival": time.monotonic(), "log": {}, "is_head": False, LANE: True}
+        state |= {"arrival": time.monotonic(), "log": {}, "is_head": False, BACKGROUND: True}
         return {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -130,10 +130,10 @@ class _Exchange:
         else:
             self._content += message.get("body", b"")
 
-    def reply(self) -> Reply:
-        return Reply(self._status, self.scope["state"]["request_id"], bytes(self._content), self._retry_after)
+    def reply(self) -> LineReply:
+        return LineReply(self._status, self.scope["state"]["request_id"], bytes(self._content), self._retry_after)
 
 
-def _refusal(error: DosirakError, request_id: str) -> Reply:
+def _refusal(error: DosirakError, request_id: str) -> LineReply:
     body = encode(body_of(error, request_id, ErrorDialect.OPENAI))
-    return Reply(status_of(error, ErrorDialect.OPENAI), request_id, body)
+    return LineReply(status_of(error, ErrorDialect.OPENAI), request_id, body)

@@ -28,13 +28,13 @@ STATUSES: Final = ("in_progress", "finalizing", "completed", "failed", "expired"
 @router.post("", response_model=BatchShown, openapi_extra=takes(BatchBody))
 async def create_batch(service: ServiceDep, owner: OwnerDep, body: BatchBody = BODY) -> Response:
     """Takes a batch; its file is validated, then answered."""
-    if body.endpoint not in service.lane.endpoints:
-        known = ", ".join(service.lane.endpoints)
+    if body.endpoint not in service.batch_worker.endpoints:
+        known = ", ".join(service.batch_worker.endpoints)
         raise InvalidRequest(f"`endpoint` must be one of {known}", param="endpoint")
     kept = body.output_expires_after.seconds if body.output_expires_after else DEFAULT_SECONDS
     facts = BatchFacts(endpoint=body.endpoint, output_seconds=kept, metadata=body.metadata)
     made = await (await _batches(service)).create(owner, body.input_file_id, facts)
-    service.lane.wake()
+    service.batch_worker.wake()
     return json_response(_shown(made))
 
 

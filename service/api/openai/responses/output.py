@@ -16,7 +16,7 @@ from typing import Any
 from service.api.openai.responses.items import id_of, new_id
 from service.api.shared.serialiser import with_alternatives
 from service.generation.answer import Delta
-from service.generation.token_delta import CallDelta, Token
+from service.generation.delta import CallDelta, Token
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from service.context.stored_receipt import numbered
+from service.context.partition import numbered
 
 revision = "0003"
 down_revision = "0002"

@@ -1,6 +1,5 @@
-"""The lane works on batches, one after the other, oldest first. It stops with the server and goes on after a start.
-
-The module knows rows, contents and journals; what answers a line, and how busy the server is, it is told.
+"""The batch worker works on batches in the background, one after the other, oldest first. It stops with the server and
+goes on after a start. It knows rows, contents and journals; it gets what answers a line, and how busy the server is.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from models.errors import RepositoryError
 from service.errors import Conflict, DosirakError, NotFound
-from service.generation.batches.answering import Answer, Encode
 from service.generation.batches.journal import Journal, JournalInUse
-from service.generation.batches.room import Load, Moment, wait_seconds
-from service.generation.batches.run import BatchRun, Means
+from service.generation.batches.pacing import Load, Moment, wait_seconds
+from service.generation.batches.run import AnswerLine, BatchRun, Encode, Means
 from service.storage.files.contents import Contents
 from service.storage.files.files import Files
 from service.storage.sessions import OPEN, BatchClaim, StoredBatch
@@ -41,8 +39,8 @@ LOST_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lookout:
-    """What the lane sees of the server. `observe` counts a line by its result, `tell` gets the batches by status."""
+class ServerState:
+    """What the worker sees of the server. `observe` counts a line by its result, `tell` gets the batches by status."""
 
     load: Callable[[], Load]
     is_stopping: Callable[[], bool]
@@ -51,32 +49,33 @@ class Lookout:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """`seats` of an engine, the longest backlog of clients in seconds beside which lines begin, the largest line."""
+class WorkerLimits:
+    """An engine's `max_num_seqs`, the longest backlog of clients in seconds beside which lines begin, the largest
+    line."""
 
-    seats: int
+    max_num_seqs: int
     longest_backlog: float
     line_bytes: int
 
 
-class Lane:
-    """The event loop owns the lane. `endpoints` are the routes whose requests a batch may hold."""
+class BatchWorker:
+    """The event loop owns the worker. `endpoints` are the routes whose requests a batch may hold."""
 
     def __init__(
         self,
         store: Callable[[], Awaitable[SessionStore]],
         files: Files,
         journals: Contents,
-        answer: tuple[Answer, Encode],
-        lookout: Lookout,
-        limits: LaneLimits,
+        answer: tuple[AnswerLine, Encode],
+        server: ServerState,
+        limits: WorkerLimits,
         endpoints: tuple[str, ...],
     ) -> None:
         self.endpoints = endpoints
         self._store = store
         self._files, self._journals = files, journals
         self._answer, self._encode = answer
-        self._lookout = lookout
+        self._server = server
         self._limits = limits
         self._woken = asyncio.Event()
         self._defects = Counter[str]()
@@ -91,7 +90,7 @@ class Lane:
 
     async def _pass(self) -> None:
         """Works on one batch, or waits for one."""
-        if self._lookout.is_stopping():
+        if self._server.is_stopping():
             await asyncio.sleep(IDLE_SECONDS)
             return
         self._woken.clear()
@@ -103,7 +102,7 @@ class Lane:
             return self._is_ours(batch, batch.input_file_id in brought, store.now())
 
         claim = await store.batches.claim(secrets.token_urlsafe(16), is_ours)
-        self._lookout.tell(await store.batches.present())
+        self._server.tell(await store.batches.present())
         if claim is None:
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
@@ -155,7 +154,7 @@ class Lane:
                 await store.batches.release(claim)
         if run.batch.status not in OPEN:
             await asyncio.to_thread(path.unlink, missing_ok=True)
-            self._lookout.tell(await store.batches.present())
+            self._server.tell(await store.batches.present())
 
     async def _renew(self, store: SessionStore, claim: BatchClaim, run: BatchRun) -> None:
         """Renews the claim while it can be renewed, and tells the run what has become of the batch."""
@@ -183,17 +182,17 @@ class Lane:
 
     def _wait_seconds(self, in_flight: int) -> float:
         """Returns 0 where one more line may begin, and counts it as begun; else the seconds until the next look."""
-        load, now = self._lookout.load(), time.monotonic()
+        load, now = self._server.load(), time.monotonic()
         if load.clients:
             self._client_at = now
         limits, since = self._limits, (now - self._client_at, now - self._begun_at)
-        wait = wait_seconds(Moment(load, in_flight, limits.seats, limits.longest_backlog, *since))
+        wait = wait_seconds(Moment(load, in_flight, limits.max_num_seqs, limits.longest_backlog, *since))
         if not wait:
             self._begun_at = now
         return wait
 
     def _means(self, store: SessionStore) -> Means:
-        lookout = self._lookout
+        server = self._server
         return Means(
             store,
             self._files,
@@ -201,7 +200,7 @@ class Lane:
             self._encode,
             self._wait_seconds,
             store.now,
-            lookout.is_stopping,
-            lookout.observe,
+            server.is_stopping,
+            server.observe,
             self._limits.line_bytes,
         )

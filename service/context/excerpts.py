@@ -1,5 +1,6 @@
-"""Cutting finds where a long text may be cut: between its paragraphs; in a paragraph that is too long, between its
-sentences; in a sentence that is too long, between tokens. It knows a tokenizer; no budget of a call and no documents.
+"""Excerpts are the parts of long texts that are sent: a beginning, pieces that match a question, both ends. Cuts
+are between a text's paragraphs; in a paragraph that is too long, between its sentences; in a sentence that is too long,
+between tokens. The module counts each text by itself; it knows no template and no budget of a call.
 
     text      | paragraph |  | sentence. | sentence. |  | tokens | tokens |
     spans     [0, 11)        [13, 23)    [24, 34)       [36, 44)  [44, 52)
@@ -10,8 +11,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
+from service.context import retrieval
+from service.text.messages import Document
 from service.text.tokenizer import Tokenizer
 
 PARAGRAPH: Final = "\n\n"
@@ -83,3 +87,60 @@ def _fitting(tokenizer: Tokenizer, text: str, tokens: int) -> int:
         if tokenizer.text_tokens(text[:length]) <= tokens:
             return length
     return 0
+
+
+Placed = tuple[int, Document]
+"""A document's position among the given ones, and the part of it that is sent."""
+
+
+def by_rank(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> list[Placed]:
+    """Returns the documents of the highest rank that fit `budget` tokens, and of the first that does not, the beginning
+    that does."""
+    kept: list[Placed] = []
+    for at, document in enumerate(documents):
+        budget -= tokenizer.text_tokens(document.title or "")
+        text = leading(tokenizer, document.text, budget)
+        if text or (not document.text and budget >= 0):
+            kept.append((at, replace(document, text=text)))
+        if len(text) < len(document.text):
+            break
+        budget -= tokenizer.text_tokens(text)
+    return kept
+
+
+def by_match(tokenizer: Tokenizer, documents: Sequence[Document], budget: int, question: str) -> list[Placed]:
+    """Returns all documents where they fit; else the pieces that match best while they fit, in their order."""
+    if sum(tokenizer.text_tokens(text) for each in documents for text in (each.title or "", each.text)) <= budget:
+        return list(enumerate(documents))
+    titles = [tokenizer.text_tokens(each.title or "") for each in documents]
+    pieces = [
+        (at, span)
+        for at, document in enumerate(documents)
+        for span in spans_of(tokenizer, document.text, budget - titles[at])
+    ]
+    texts = [documents[at].text[slice(*span)] for at, span in pieces]
+    titled = [f"{documents[at].title or ''}\n{text}" for (at, _), text in zip(pieces, texts, strict=True)]
+    chosen: dict[int, list[Span]] = {}
+    for best in retrieval.ranked(retrieval.scores(question, titled)):
+        at, span = pieces[best]
+        around = 1 if at in chosen else titles[at]
+        tokens = around + tokenizer.text_tokens(texts[best])
+        if tokens <= budget:
+            chosen.setdefault(at, []).append(span)
+            budget -= tokens
+    return [(at, replace(documents[at], text=joined(documents[at].text, chosen[at]))) for at in sorted(chosen)]
+
+
+MARK: Final = "\n[… {count} tokens left out …]\n"
+
+
+def without_middle(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
+    """Returns `text` without about `tokens` of the tokens in its middle, and how many were left out. Both ends are
+    equally long, and consist of whole characters."""
+    pieces = tokenizer.encode_with_offsets(text, add_special_tokens=False)
+    kept = max(0, len(pieces) - tokens)
+    head, tail = (kept + 1) // 2, kept // 2
+    first = pieces[head - 1][3] if head else 0
+    last = pieces[len(pieces) - tail][2] if tail else len(text)
+    left_out = len(pieces) - kept
+    return f"{text[:first]}{MARK.format(count=left_out)}{text[max(first, last) :]}", left_out

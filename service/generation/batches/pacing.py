@@ -1,10 +1,12 @@
-"""The room of the lane is how many lines of batches may be in flight, by what clients' requests leave over. It is
-arithmetic."""
+"""Pacing decides when one more line of a batch begins, by what clients' requests leave over of the engines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from service.deployments.deployments import Deployments
+from service.generation.answers import Answers
 
 LOOK_SECONDS: Final = 0.02
 """How long a line waits at most for the next look at the server."""
@@ -13,7 +15,7 @@ QUIET_PACE: Final = 0.004
 CLIENTS_PACE: Final = 0.1
 """The same while clients are there: their requests and tokens come through the same event loop."""
 BESIDE_CLIENTS: Final = 1 / 32
-"""The share of an engine's seats that lines may take while clients are there."""
+"""The share of an engine's `max_num_seqs` that lines may take while clients are there."""
 QUIET_SECONDS: Final = 1.0
 """Clients count as there for so long after their last request: the next one would find all lines running."""
 LEAST_FREE: Final = 0.25
@@ -34,26 +36,38 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a look sees. `seats` are those of one engine. `quiet_seconds` is the time since a client's request was last
-    in progress, `begun_seconds` that since a line began; `longest_backlog` is the most seconds of a backlog beside
+    """What a look sees. `max_num_seqs` is that of one engine. `quiet_seconds` is the time since a client's request was
+    last in progress, `begun_seconds` that since a line began; `longest_backlog` is the most seconds of a backlog beside
     which lines begin."""
 
     load: Load
     in_flight: int
-    seats: int
+    max_num_seqs: int
     longest_backlog: float
     quiet_seconds: float
     begun_seconds: float
 
 
 def wait_seconds(now: Moment) -> float:
-    """Returns the seconds until the next look: 0 where one more line may begin now. Lines take half of an engine's
-    seats at most."""
+    """Returns the seconds until the next look: 0 where one more line may begin now. Lines take half of an
+    engine's `max_num_seqs` at most."""
     load, is_quiet = now.load, now.quiet_seconds >= QUIET_SECONDS
     if load.waiting or load.free_blocks < LEAST_FREE or load.backlog_seconds > now.longest_backlog:
         return LOOK_SECONDS
     share = 0.5 if is_quiet else BESIDE_CLIENTS
-    if now.in_flight >= max(1, int(now.seats * share)):
+    if now.in_flight >= max(1, int(now.max_num_seqs * share)):
         return LOOK_SECONDS
     pace = QUIET_PACE if is_quiet else CLIENTS_PACE
     return min(LOOK_SECONDS, max(0.0, pace - now.begun_seconds))
+
+
+def load_of(deployments: Deployments, answers: Answers) -> Load:
+    """Returns the load of this moment: of several engines the busiest counts."""
+    stats = [replica.stats for each in deployments.all() for replica in each.engine.replicas]
+    shares = [(each.blocks_free + each.blocks_cached) / each.blocks_total for each in stats if each.blocks_total]
+    return Load(
+        answers.admission.in_progress,
+        sum(each.waiting for each in stats),
+        min(shares, default=1.0),
+        max((each.backlog_seconds for each in stats), default=0.0),
+    )

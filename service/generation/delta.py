@@ -1,10 +1,8 @@
-"""A token delta is what one token adds to an answer. This module holds values only."""
+"""This module holds the values that deltas are made of: tokens, and calls of tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from service.engine.protocol.messages import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +40,3 @@ class CallDelta:
     index: int
     begun: Call | None = None
     arguments: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
-    """A token delta is what one token, or an end without a token, adds. `token` is None only at such an end (a
-    deadline). `index` counts the sequence's tokens before it. `text` is content, `calls` is what is
-    added to calls, `reasoning` to what stands before the content."""
-
-    index: int
-    token: Token | None
-    text: str
-    finish_reason: FinishReason | None = None
-    calls: tuple[CallDelta, ...] = ()
-    reasoning: str = ""

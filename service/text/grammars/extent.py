@@ -1,4 +1,4 @@
-"""How much a JSON schema may hold: one that is read beside all other requests must not hold them up."""
+"""The extent of a JSON schema: one that is read beside all other requests must not hold them up."""
 
 from __future__ import annotations
 

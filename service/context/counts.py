@@ -1,4 +1,4 @@
-"""Counting measures a chat's prompt once it is built: its receipt, its length with nothing left out, and the numbers of
+"""The counts of a chat's prompt, once it is built: its receipt, its length with nothing left out, and the numbers of
 what stands before its cut.
 
 It knows what was given and what was sent; it decides nothing about what is left out.
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from service.context.before import Before, added, tokens_of
 from service.context.budget import Budget
-from service.context.composing import leading_systems
-from service.context.documents import Placed
+from service.context.composition import KNOWLEDGE, SUMMARY, SentMessage, knowledge_messages, leading_systems
+from service.context.excerpts import Placed
 from service.context.partition import Counts, Partition, ranges_of
-from service.context.placing import KNOWLEDGE, SUMMARY, SentMessage, knowledge_messages
 from service.context.policies import SYSTEM_ROLES
 from service.context.receipt import Cut, Parts, Receipt
-from service.context.sources import Chat
+from service.context.sources import Before, Chat, added, tokens_of
 from service.context.trimming import Trimmed
 from service.errors import InvalidRequest
 from service.text.chat import Shares

@@ -1,0 +1,162 @@
+"""Features of a request that depend on the version: reasoning, tools, a grammar and choices, as one version does them.
+
+Choices are texts of which a request wants the probabilities behind its prompt, instead of a text of the model's own:
+
+    prompt ids | choice ids        logprob = Σ ln p(choice id | prompt, choice ids before it)
+    prompt ids | choice ids        probability = e^logprob / Σ e^logprob of all choices
+
+Nothing is sampled. The first choice computes the prompt; the others find it in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from service.context.prompt import Chat
+from service.deployments.deployment import Deployment
+from service.errors import InvalidRequest, UnsupportedField
+from service.generation.request import Choices, GenerationRequest
+from service.text.reasoning import SWITCHES, ReasoningForm, Start, form_of
+from service.text.template import RESERVED
+from service.text.tokenizer import Tokenizer
+from service.text.tools import ToolFormat
+from service.text.tools import format_of as tool_format_of
+from service.text.tools.formats import PYTHON_TAG
+
+Variable = tuple[str, str | int | float | bool | None]
+
+
+def at_version(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with what its reasoning, its tools, its choices and its grammar need at this version."""
+    request = with_choices(with_forced_calls(with_reasoning(request, deployment), deployment), deployment)
+    return with_free_reasoning(request, deployment)
+
+
+def with_reasoning(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with the variables that its reasoning needs. Raises UnsupportedField for a variable that the
+    template does not have and for reasoning that the version does not have, InvalidRequest for two values of one
+    variable."""
+    use, tokenizer = request.reasoning, deployment.tokenizer
+    if use is None and not request.template_variables:
+        return request
+    given = dict(_known(request.template_variables, tokenizer))
+    if use is not None:
+        for name, value in use.variables(form_of(tokenizer.template_texts), tokenizer.template_variables).items():
+            if given.setdefault(name, value) != value:
+                raise InvalidRequest(
+                    f"`{use.field}` and `chat_template_kwargs.{name}` ask for different things: send one of them",
+                    param=use.field,
+                )
+    return replace(request, template_variables=tuple(sorted(given.items())))
+
+
+def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with a grammar that holds for the content alone, where the answer may begin with
+    reasoning."""
+    found = None if request.grammar is None else reasoning_of(request, deployment.tokenizer)
+    if request.grammar is None or found is None:
+        return request
+    form, start = found
+    ids = reasoning_marks(form, deployment.tokenizer)
+    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, start is Start.OPEN)
+    return replace(request, grammar=grammar)
+
+
+def _known(variables: tuple[Variable, ...], tokenizer: Tokenizer) -> Iterator[Variable]:
+    """Yields the variables without those that ask for nothing."""
+    reasons = form_of(tokenizer.template_texts) is not None
+    for name, value in variables:
+        if name in tokenizer.template_variables or name in RESERVED:  # those are refused with the tokens
+            yield name, value
+        elif value is not None and not (name in SWITCHES and value is False and not reasons):
+            param = f"chat_template_kwargs.{name}"
+            known = ", ".join(sorted(tokenizer.template_variables)) or "none"
+            raise UnsupportedField(
+                f"`{param}` cannot act: this version's template has no such variable (it has: {known}); remove it",
+                param=param,
+            )
+
+
+def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with the grammar of its calls, where calls are forced, strict or beside a grammar of its own.
+    Raises UnsupportedField for a version whose template places no tools, or whose calls cannot be read."""
+    use = request.tools
+    if use is None:
+        return request
+    tokenizer = deployment.tokenizer
+    form = tool_format_of(tokenizer.template_texts)
+    check_placed(tokenizer.with_options(request.chat_options), deployment)
+    if not use.is_forced and request.grammar is None:
+        if not use.is_strict:
+            return request
+        return replace(request, grammar=use.free_grammar(form, marks_of(form, tokenizer)))
+    calls = use.grammar(form, marks_of(form, tokenizer))
+    whole = calls if use.is_forced or request.grammar is None else request.grammar.or_else(calls)
+    return replace(request, grammar=whole)
+
+
+def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
+    """Raises UnsupportedField where the template of the deployment does not place the tools of its tokenizer."""
+    if not tokenizer.places_tools:
+        raise UnsupportedField(
+            f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them "
+            "in a message, or use a version whose template does",
+            param="tools",
+        )
+
+
+def marks_of(form: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the control tokens among the texts around a call."""
+    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing, PYTHON_TAG) if text}
+    return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}
+
+
+def with_choices(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with the tokens of its choices, and room for the longest. Raises UnsupportedField for a
+    version whose encoder reads the prompt, and InvalidRequest for choices that cannot be told apart."""
+    if request.choices is None:
+        return request
+    if deployment.answer_window is not None:
+        raise UnsupportedField(
+            f"`choices` cannot act: an encoder reads the prompt of {deployment.manifest.reference}; name a "
+            "decoder-only version, or ask for the logprobs of an answer",
+            param="choices",
+        )
+    tokenizer, texts = deployment.tokenizer, request.choices.texts
+    token_ids = tuple(tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+    _refuse_unusable(token_ids, deployment.manifest.vocab_size)
+    return replace(request, choices=Choices(texts, token_ids), max_new_tokens=max(map(len, token_ids)))
+
+
+def _refuse_unusable(choices: Sequence[tuple[int, ...]], vocab_size: int) -> None:
+    for number, ids in enumerate(choices):
+        if not ids or max(ids) >= vocab_size:
+            what = "a token that the model does not have" if ids else "no token"
+            raise InvalidRequest(f"choices[{number}] holds {what}: send another text", param=f"choices[{number}]")
+    order = sorted(range(len(choices)), key=choices.__getitem__)
+    for first, second in pairwise(order):
+        if choices[second][: len(choices[first])] == choices[first]:
+            raise InvalidRequest(
+                f"choices[{first}] is how choices[{second}] begins, so that the probability of one holds the other's: "
+                "end each with what follows it, such as a full stop",
+                param=f"choices[{first}]",
+            )
+
+
+def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[ReasoningForm, Start] | None:
+    """Returns the form of a reasoning part that the answer may have, and how far the prompt has begun it. `tokenizer`
+    is the version's; the request's options are applied here."""
+    form = form_of(tokenizer.template_texts)
+    if form is None or not isinstance(request.source, Chat) or not request.source.messages:
+        return None
+    opening = tokenizer.with_options(request.chat_options).opening_of(request.source.messages[-1].role)
+    start = form.start(opening)
+    return None if start is Start.CLOSED else (form, start)
+
+
+def reasoning_marks(form: ReasoningForm, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the control tokens among the marks of a reasoning part."""
+    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing)}
+    return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}
