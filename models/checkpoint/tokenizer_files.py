@@ -49,15 +49,18 @@ def convert_slow(directory: Path) -> None:
             f"{', '.join(slow)} could not be converted to a tokenizer.json ({type(error).__name__}); "
             "save the model's fast tokenizer into the directory"
         ) from error
-    _check_ids(directory)
+    check_ids(directory)
     for name in TO_CONVERT:
         (directory / name).unlink(missing_ok=True)
 
 
-def _check_ids(directory: Path) -> None:
+def check_ids(directory: Path) -> None:
     """Raises InvalidSource for a token that the files of a slow tokenizer name, and whose id is another one now."""
     made: Any = read_json(directory / TOKENIZER)
-    ids = {**made["model"]["vocab"], **{token["content"]: token["id"] for token in made["added_tokens"]}}
+    vocabulary = made["model"]["vocab"]
+    if isinstance(vocabulary, list):  # pieces of a unigram model, each with its score
+        vocabulary = {piece: id for id, (piece, _) in enumerate(vocabulary)}
+    ids = {**vocabulary, **{token["content"]: token["id"] for token in made["added_tokens"]}}
     for name in ("vocab.json", ADDED):
         for token, id in read_json(directory / name).items() if (directory / name).exists() else ():
             if ids.get(token) != id:

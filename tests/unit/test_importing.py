@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import VersionPooling, of_version
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
+from models.checkpoint.tokenizer_files import check_ids
 from models.errors import Conflict, InvalidSource
 from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
@@ -217,6 +218,17 @@ def test_a_slow_tokenizer_keeps_its_ids(repository: Repository, llama: Path) -> 
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     assert tokenizer.encode("a<|im_start|>b").ids == [64, 258, 65]
     assert not (directory / "added_tokens.json").exists() and not (directory / "vocab.json").exists()
+
+
+def test_a_sentencepiece_model_of_unigrams(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], unk_id=0))
+    tokenizer.add_special_tokens(["<extra_id_0>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "added_tokens.json").write_text('{"<extra_id_0>": 3, "b": 2}')
+    check_ids(tmp_path)
+    (tmp_path / "added_tokens.json").write_text('{"b": 1}')
+    with pytest.raises(InvalidSource, match="'b' the id 1, and transformers 2"):
+        check_ids(tmp_path)
 
 
 def test_a_slow_tokenizer_whose_ids_would_change_is_refused(repository: Repository, llama: Path) -> None:
