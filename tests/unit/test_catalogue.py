@@ -24,7 +24,6 @@ from models.imports.starter import WEIGHTS, demo_is_wanted, publish_demo
 from models.manifest import ModelReference
 from models.repository.repository import Repository
 from service import cli
-from service.cli import needs
 from service.settings import Settings
 from tests import gguf_files
 from tests.checkpoints import save_llama
@@ -105,16 +104,6 @@ def test_the_first_start_fetches_and_the_second_does_not(
     start.run("tiny", "--precision", "bf16")
     assert (start.served, start.jobs, index.requests) == ("tiny:1", [], [])
     assert "leave --pull out" in start.refused("tiny", "--pull")
-
-
-def test_a_machine_with_less_refuses_before_the_download(
-    start: Start, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(needs.Room, "of", lambda *arguments: needs.Room(disk=1000, memory=1 << 40))
-    assert "tiny needs 8." in (said := start.refused("tiny")) and "1.0 kB are free" in said
-    monkeypatch.setattr(needs.Room, "of", lambda *arguments: needs.Room(disk=1 << 40, memory=1000))
-    assert "of memory to be converted" in start.refused("tiny")
-    assert index.requests == []
 
 
 def test_an_import_takes_the_name_too(start: Start) -> None:

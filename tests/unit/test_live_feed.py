@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from service.errors import Overloaded
 from service.observability.live import feed as feeds
 from service.observability.live.feed import Feed, Listener
 from service.tasks import BackgroundTasks
@@ -91,32 +90,6 @@ async def read(listener: Listener, count: int) -> list[bytes]:
     return [await anext(events) for _ in range(count)]
 
 
-async def test_all_listeners_get_the_events_of_one_task(world: World) -> None:
-    first, second = world.feed.listen(), world.feed.listen()
-    both = asyncio.gather(read(first, 3), read(second, 3))
-    for _ in range(3):
-        await world.second()
-        await asyncio.sleep(0)
-    one, other = await both
-    assert one == other == [b"1", b"2", b"3"]
-    assert (world.source.made, world.source.calls, world.running) == (3, ["begin"], [feeds.TASK])
-    assert world.slept[:4] == [feeds.LOOK_SECONDS] * 4
-
-
-async def test_nothing_runs_without_a_listener(world: World) -> None:
-    tasks = asyncio.all_tasks()
-    first, second = world.feed.listen(), world.feed.listen()
-    await world.second()
-    world.feed.leave(first)
-    world.feed.leave(first)
-    assert world.feed.num_listeners == 1
-    await world.second()
-    world.feed.leave(second)
-    await until(lambda: not world.running)
-    assert (world.feed.num_listeners, asyncio.all_tasks()) == (0, tasks)
-    assert (world.source.made, world.source.calls) == (2, ["begin", "end"])
-
-
 async def test_a_listener_that_comes_as_the_last_one_leaves_gets_events(world: World) -> None:
     """The task that was cancelled must not end what began after it."""
     first = world.feed.listen()
@@ -139,26 +112,6 @@ async def test_a_slow_listener_gets_the_newest_event_only(world: World) -> None:
     assert not waiting.done()
     await world.second()
     assert await waiting == b"6"
-
-
-async def test_listeners_are_bounded(world: World) -> None:
-    listeners = [world.feed.listen() for _ in range(feeds.MOST_LISTENERS)]
-    with pytest.raises(Overloaded, match="64 clients") as refused:
-        world.feed.listen()
-    assert refused.value.retry_after
-    world.feed.leave(listeners[0])
-    world.feed.listen()
-
-
-async def test_a_server_that_ends_ends_the_listeners(world: World) -> None:
-    listener = world.feed.listen()
-    ended = asyncio.create_task(read_all(listener))
-    await world.second()
-    world.stopping = True
-    await world.wake()
-    assert await ended == [b"1"]
-    assert (listener.has_failed, world.running, world.source.calls) == (False, [], ["begin", "end"])
-    assert world.slept[-1] <= feeds.LOOK_SECONDS
 
 
 async def read_all(listener: Listener) -> list[bytes]:

@@ -14,29 +14,8 @@ from service.engine.client.engine import Engine
 from service.engine.protocol.messages import EngineStats, StepRecord
 from service.observability.live.figures import MOST_STEPS, Figures
 from service.observability.metrics import Metrics
-from service.observability.metrics.recent import MOST_OBSERVATIONS, WINDOW_SECONDS, Window, percentile
 from tests.fake_service import ScriptedEngine, serving
 from tests.fakes import FakeClock
-
-
-def test_percentiles_are_nearest_ranks() -> None:
-    values = [float(number) for number in range(1, 101)]
-    assert [percentile(values, percent) for percent in (1, 50, 95, 100)] == [1, 50, 95, 100]
-    assert [percentile([7.0], percent) for percent in (1, 50, 100)] == [7, 7, 7]
-    assert (percentile([1.0, 2.0], 50), percentile([1.0, 2.0], 51)) == (1, 2)
-
-
-def test_a_window_forgets_what_is_old_and_is_bounded() -> None:
-    window = Window()
-    assert window.percentiles(0.0) == {"p50": None, "p95": None, "count": 0}
-    window.add(0.0, 5.0)
-    window.add(1.0, 1.0)
-    assert window.percentiles(59.9) == {"p50": 1.0, "p95": 5.0, "count": 2}
-    assert window.percentiles(WINDOW_SECONDS) == {"p50": 1.0, "p95": 1.0, "count": 1}
-    for number in range(3 * MOST_OBSERVATIONS):
-        window.add(2.0, float(number))
-    assert window.percentiles(2.0)["count"] == MOST_OBSERVATIONS
-    assert window.percentiles(2.0 + WINDOW_SECONDS)["count"] == 0
 
 
 @dataclass

@@ -21,10 +21,9 @@ from models.errors import RepositoryError
 from models.progress import Progress, silent
 from models.repository.repository import Repository
 from service import cli
-from service.cli import needs, preparation
+from service.cli import needs
 from service.cli.serve.checks import CannotStart
 from service.evaluation.jobs import child, work
-from service.host import available_memory
 from service.settings import Settings
 from tests import gguf_files
 from tests.checkpoints import save_llama
@@ -413,13 +412,6 @@ def test_a_machine_with_less_refuses_before_the_download(
     assert hub.weights_sent() == [] and start.repository.models() == []
 
 
-def test_more_than_any_disk_has(start: Start, hub: FakeHub, llama: Path) -> None:
-    """Nothing is faked but the size that the hub tells."""
-    hub.push(TINY, llama)
-    hub.repos[TINY].told_sizes["model.safetensors"] = 10**18
-    assert "disk and" in start.refused(TINY) and hub.weights_sent() == []
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -453,14 +445,6 @@ def test_options_belong_to_a_model(start: Start) -> None:
     assert result.exit_code == 2 and "name one" in result.output
 
 
-def test_an_architecture_that_is_not_served(start: Start, hub: FakeHub, llama: Path, tmp_path: Path) -> None:
-    odd = shutil.copytree(llama, tmp_path / "odd")
-    config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps(config | {"architectures": ["OddForCausalLM"]}))
-    hub.push(TINY, odd)
-    assert "OddForCausalLM" in start.refused(TINY) and hub.weights_sent() == []
-
-
 def test_lines_in_a_pipe() -> None:
     """At most one every five seconds, with the speed of this download and the time left."""
     from service.cli.transfer import Lines
@@ -475,10 +459,3 @@ def test_lines_in_a_pipe() -> None:
         "downloading: model.safetensors, 32.0 of 100.0 MB, 2.0 MB/s, 34 s left",
         "downloading: model.safetensors, 43.0 of 100.0 MB, 2.0 MB/s, 28 s left",
     ]
-
-
-def test_the_memory_of_this_machine_is_looked_at(tmp_path: Path) -> None:
-    room = needs.Room.of(tmp_path, None)
-    assert room.disk == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
-    assert room.serving == pytest.approx(available_memory(), rel=0.5)
-    assert preparation.Words("x").precision is None

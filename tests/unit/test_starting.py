@@ -91,11 +91,6 @@ def test_an_address_of_another_machine_and_one_that_is_none() -> None:
         address_of(host="nowhere.invalid", admin_key="k")
 
 
-def test_a_directory_is_made(tmp_path: Path) -> None:
-    checks.check_directory(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir() and not list((tmp_path / "a" / "b").iterdir())
-
-
 def test_a_directory_that_is_or_lies_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "data"):
@@ -273,26 +268,6 @@ def test_the_first_answer_is_a_line_of_its_own(streams: bool) -> None:
     assert "dosirak  이름은 김무슬" in lines and "you      제 이름이 뭐예요?" in lines
     assert lines[-2] == "24 prompt tokens, first token after 10 ms, 8 tokens at 340 a second"
     assert [each["content"] for each in asked[0]["messages"]][-1] == "제 이름이 뭐예요?"
-
-
-class Writes(io.StringIO):
-    """Knows what was written at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.given.append(text)
-        return len(text)
-
-
-def test_piped_every_write_is_whole_lines() -> None:
-    """So another process's lines can stand between them, and not within."""
-    out = Writes()
-    to = Console(file=out, width=200)
-    show_first_answer(client([]), {"model": "demo:2", "example": {"body": CHATS}}, to, streams=False)
-    assert [each for each in out.given if each and not each.endswith("\n")] == []
 
 
 @pytest.mark.parametrize(

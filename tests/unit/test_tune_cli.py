@@ -176,34 +176,6 @@ def test_files_are_looked_at_first(version: Manifest, words: tuple[str, ...], sa
     assert status == 2 and said in shown and "tuning" not in shown
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("users = 3", "user = 3", 'unknown key "user" in [load]: did you mean "users"?'),
-        ("failed_ratio = 0", "ttft_p96_ms = 1", 'unknown limit "ttft_p96_ms"'),
-        ("users = 3", "users = 0", "load.users: input should be greater than or equal to 1"),
-        ("max_new_tokens = 4", "max_new_tokens = 4000", "do not fit the window of 2048"),
-        ('route = "/generate_stream"', 'route = "/generate_stream"\nmodel = "x"', "requests[1].model is x"),
-    ],
-)
-def test_a_wrong_load_is_a_sentence(version: Manifest, old: str, new: str, said: str) -> None:
-    Path("load.toml").write_text(LOAD.replace(old, new))
-    status, shown = run()
-    assert status == 2 and said in shown and not Path("tuned.env").exists()
-
-
-@pytest.mark.parametrize("seconds", ["0", "0.99", "86401", "-1", "nan", "x"])
-def test_seconds_have_borders(version: Manifest, seconds: str) -> None:
-    status, said = run(seconds=seconds)
-    assert status == 2 and "--seconds" in said
-
-
-def test_a_model_that_is_not_there(data_dir: Path) -> None:
-    Repository(data_dir)
-    ended = CliRunner().invoke(cli.app, ["tune", "nobody", "--load", "load.toml"])
-    assert ended.exit_code == 1 and "nobody" in str(ended.exception)
-
-
 def test_interrupted_is_status_130_and_writes_nothing(version: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "PROBE_ANSWERS", (4, 4))
     slices = iter(range(100))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -94,15 +93,6 @@ async def test_an_open_loop_follows_its_schedule_and_counts_from_it(tokenizer: T
     await engine.stop()
 
 
-async def test_an_engine_that_cannot_keep_up_shows_it(tokenizer: Tokenizer) -> None:
-    engine = await started(step_seconds=0.05)
-    given = load(OPEN, rate=100.0, arrivals="constant")
-    found = await drive(engine, workload(tokenizer, given), 1, 0.5)
-    assert found.ended < 0.9 * found.arrived
-    assert max(found.ttft_ms) > 100, "those that still wait count with their wait"
-    await engine.stop()
-
-
 async def test_requests_that_still_wait_count_with_their_wait(tokenizer: Tokenizer) -> None:
     """Else an engine that answers a few at once and the others never would have the best times."""
 
@@ -124,15 +114,6 @@ async def test_the_probe_ends_with_enough_answers(tokenizer: Tokenizer) -> None:
     engine = await started()
     found = await drive(engine, workload(tokenizer, load(users=4)), 0, 30, enough=6)
     assert found.seconds < 5 and 4 <= found.ended <= 8
-    await engine.stop()
-
-
-async def test_several_prompts_at_once_are_one_answer(tokenizer: Tokenizer) -> None:
-    engine = await started()
-    kind = {"route": "/v1/completions", "prompts": 3, "max_new_tokens": 4, "prompt_words": 3}
-    found = await drive(engine, workload(tokenizer, load(kind=kind, users=2)), 1, 0.3)
-    assert found.most_at_once == 6 and len(engine.got) >= 3 * found.ended
-    assert found.ttft_ms, "where no kind streams, all are timed"
     await engine.stop()
 
 
@@ -180,15 +161,6 @@ async def test_a_prompt_that_fits_no_window_is_refused_with_numbers(tokenizer: T
     with pytest.raises(NotMeasured, match=r"a prompt of \d+ tokens and 8 new ones do not fit the window of 20: lower"):
         await drive(engine, workload(tokenizer, load(users=2), window=20), 1, 5)
     await engine.stop()
-
-
-def test_an_answer_has_a_window_of_its_own_behind_an_encoder(tokenizer: Tokenizer) -> None:
-    drawn = workload(tokenizer, load()).dialogue(Random(1)).next_request()
-    [request] = workload(tokenizer, load()).requests(drawn, "a", 0, 0.0)
-    window = len(request.token_ids) + 4  # of 8 new ones
-    assert workload(tokenizer, load(), window, has_encoder=True).requests(drawn, "a", 0, 0.0) == [request]
-    with pytest.raises(NotMeasured):
-        workload(tokenizer, load(), window).requests(drawn, "a", 0, 0.0)
 
 
 def test_a_chat_that_has_outgrown_its_window_begins_anew(tokenizer: Tokenizer) -> None:
@@ -239,7 +211,3 @@ def test_what_only_a_server_can_do_is_refused(changed: dict[str, Any], said: str
     with pytest.raises(NotMeasured, match=said):
         _require_engine_only(parse({**CLOSED, **changed}), "demo")
     _require_engine_only(parse({**CLOSED, "requests": [{**KIND, "model": "demo@staging"}]}), "demo")
-
-
-def test_the_tokenizer_is_the_versions_own(tmp_path: Path) -> None:
-    assert Tokenizer.load(write(tmp_path)).chat_template is not None

@@ -10,7 +10,7 @@ import pytest
 
 from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.tuning.halving import Round, counts
-from tests.tuning import OPEN, World, candidate, scenario, slice_of
+from tests.tuning import World, candidate, slice_of
 
 SLICE = 15.0
 """Seconds that a full grid gives each candidate."""
@@ -121,12 +121,6 @@ async def test_starts_that_take_longer_than_thought_leave_candidates_out(
     assert found.chosen is not None and found.chosen.candidate == candidate(left - 1) and world.now <= 75.01
 
 
-async def test_starts_that_take_all_the_time_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World([float(100 + each) for each in range(20)], start=2, at_once=0.05)
-    with pytest.raises(NotMeasured, match="engines started so slowly that no time was left: take more, as --seconds"):
-        await world.tuner(monkeypatch, 55).run()
-
-
 async def test_slices_that_start_slower_than_thought_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where engines cannot be kept each slice starts one."""
     world = World([float(100 + each) for each in range(6)], start=2, kept=1)
@@ -141,12 +135,6 @@ async def test_slices_that_start_slower_than_thought_end_with_the_budget(monkeyp
     found = await tuner.run()
     assert world.now <= 60 + 12 + world.listener.rounds[0][2].seconds and world.listener.late
     assert found.chosen is not None and len(found.rows) < 6
-
-
-async def test_a_coarser_field_where_the_finest_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World([float(100 + each) for each in range(20)], start=1)
-    await world.tuner(monkeypatch, 30).run()
-    assert world.listener.fields == [(10, 20, 4)] and world.now <= 30.01
 
 
 async def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,19 +165,3 @@ async def test_what_was_measured_before_an_interruption_is_known(monkeypatch: py
         await tuner.run()
     found = tuner.outcome
     assert len(found.rows) == 3 and found.chosen is not None and found.chosen.candidate == candidate(1)
-
-
-async def test_limits_decide_in_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest breaks the limit by little, so that it survives the first rounds, and loses the last."""
-    world = World([100.0, 130.0, 110.0, 90.0])
-    world.make = lambda rate, seconds: slice_of(rate, seconds, ttft=21 if rate > 120 else 15)
-    found = await world.tuner(monkeypatch, 100, scenario(ttft_p95_ms=20)).run()
-    assert found.chosen is not None and found.chosen.candidate == candidate(2) and not found.chosen.broken
-
-
-async def test_an_open_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World([100.0, 400.0, 200.0])
-    world.make = lambda rate, seconds: slice_of(100, seconds, e2e=1e4 / rate)
-    found = await world.tuner(monkeypatch, 100, scenario(OPEN)).run()
-    assert found.chosen is not None and found.chosen.candidate == candidate(1)
-    assert found.gain == pytest.approx(4)
