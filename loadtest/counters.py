@@ -25,9 +25,8 @@ from typing import Final
 
 import aiohttp
 
-from loadtest.alternating import in_turns, processor_seconds
+from loadtest.alternating import end_on_sigterm, in_turns, processor_seconds
 from loadtest.bench.running import free_port
-from loadtest.ending import end_on_sigterm
 from loadtest.watching import tokens_per_second
 
 APPS: Final = {"counted": "service.app:create", "uncounted": "loadtest.uncounted:create"}

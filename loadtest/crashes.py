@@ -34,8 +34,8 @@ from typing import Any
 import aiohttp
 import psutil
 
+from loadtest.alternating import end_on_sigterm
 from loadtest.bench.running import free_port
-from loadtest.ending import end_on_sigterm
 from loadtest.histories import History, Turn, differences
 from tests import nginx, postgres
 from tests.stores import fresh_store

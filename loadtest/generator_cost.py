@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadtest.ending import end_on_sigterm
+from loadtest.alternating import end_on_sigterm
 from loadtest.runner import result, sample
 from service.evaluation.scenarios.figures import percentile
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 from loadtest.runner import html_page, markdown, result, sample
 from loadtest.runner.address import Address, parse_address
-from loadtest.runner.figures import figures
-from loadtest.runner.judging import EXIT, checks, verdict
+from loadtest.runner.judging import EXIT, checks, figures, verdict
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
 from service.evaluation.scenarios.figures import NotMeasured

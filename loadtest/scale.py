@@ -27,8 +27,7 @@ from msgspec import structs
 from loadtest.counters import serving, until_ready
 from loadtest.fleet import costs as unit_costs
 from loadtest.fleet import real
-from loadtest.fleet.balancing import POLICIES, policy
-from loadtest.fleet.chats import Habits, arrivals
+from loadtest.fleet.chats import POLICIES, Habits, arrivals, policy
 from loadtest.fleet.costs import UnitCosts
 from loadtest.fleet.drawing import lines, short
 from loadtest.fleet.growth import CEILINGS, Need, need

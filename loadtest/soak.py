@@ -18,8 +18,7 @@ import aiohttp
 import psutil
 import uvloop
 
-from loadtest.streams import Answer, Spread
-from loadtest.wire import Connection
+from loadtest.wire import Answer, Connection, Spread
 
 TOPICS = ("불고기 도시락", "kimchi rice box", "비건 도시락", "egg roll lunch", "매운 제육 도시락")
 MIB = 1024 * 1024

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from loadtest.alternating import end_on_sigterm
 from loadtest.bench import mixed, real, report
 from loadtest.bench.cache import CACHE, Cache, CannotMake
 from loadtest.bench.journal import Journal
@@ -26,7 +27,6 @@ from loadtest.bench.session import Limits, Session
 from loadtest.bench.systems import System, catalogue, named, peers
 from loadtest.bench.works import BY_NAME, WORKS
 from loadtest.checkpoints import DEMO
-from loadtest.ending import end_on_sigterm
 
 RESULTS = Path(__file__).parent.parent / "results"
 

@@ -3,16 +3,24 @@
 Means are those that LMSYS-Chat-1M reports of a million chats with 25 models (arXiv 2309.11998, table 1): 2.0 turns,
 69.5 tokens of a question, 214.5 of an answer. The spread is ours: turns geometric, lengths log-normal. The rate follows
 the hour as a sine does. The same seed makes the same chats.
+
+A balancer chooses an instance for each turn: at random, the least busy, by the chat's hash, by known beginnings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from math import log, pi, sin
 from random import Random
 
-from loadtest.fleet.instance import VOCABULARY
+from loadtest.fleet.instance import VOCABULARY, Instance
+from service.engine.client.replicas import PrefixRouter
+from service.engine.protocol.messages import Request
+
+POLICIES = ("random", "load", "hash", "prefix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +94,42 @@ def geometric(draw: Random, mean: float) -> int:
     while draw.random() > 1 / mean:
         count += 1
     return count
+
+
+Choose = Callable[[Chat, Request, Sequence[Instance]], Instance]
+
+
+def policy(name: str, draw: Random) -> Choose:
+    """Returns a policy without memory of other runs."""
+    policies: dict[str, Choose] = {
+        "random": _at_random(draw),
+        "load": _least_busy,
+        "hash": _by_hash,
+        "prefix": _by_prefix(),
+    }
+    return policies[name]
+
+
+def _at_random(draw: Random) -> Choose:
+    return lambda chat, request, instances: draw.choice(instances)
+
+
+def _least_busy(chat: Chat, request: Request, instances: Sequence[Instance]) -> Instance:
+    return min(instances, key=lambda each: each.in_flight)
+
+
+def _by_hash(chat: Chat, request: Request, instances: Sequence[Instance]) -> Instance:
+    """As nginx's consistent hash of X-Session-Id: of one instance less, only its own chats move."""
+    return max(instances, key=lambda each: weight(chat.number, each.name))
+
+
+@cache
+def weight(chat: int, instance: int) -> bytes:
+    """Returns what orders the instances of a chat; the one with the most gets its turns."""
+    return sha256(f"{chat}:{instance}".encode()).digest()
+
+
+def _by_prefix() -> Choose:
+    """As the replicas of an instance do, by the router that they use."""
+    router = PrefixRouter[Instance]()
+    return lambda chat, request, instances: router.place(request, instances)

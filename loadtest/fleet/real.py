@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from loadtest.fleet.balancing import weight
-from loadtest.fleet.chats import Chat
+from loadtest.fleet.chats import Chat, weight
 from loadtest.fleet.instance import Line, Shape
 from loadtest.fleet.simulation import Outcome
 from service.engine.scheduling.cost import Work, chunk_attention

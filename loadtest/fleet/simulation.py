@@ -11,8 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Literal
 
-from loadtest.fleet.balancing import Choose
-from loadtest.fleet.chats import Chat
+from loadtest.fleet.chats import Chat, Choose
 from loadtest.fleet.instance import Instance
 from service.engine.protocol.messages import Request, SamplingParams
 from service.evaluation.scenarios.figures import percentile

@@ -1,8 +1,6 @@
-"""Locust's users: in an open loop each takes the next request of the schedule, in a closed loop each has its own chat.
-
-A user makes requests and samples. It judges nothing. This module patches the standard library for gevent (locust does
-at its import), so nothing but the run's own process imports it.
-"""
+"""Locust's users: in an open loop each takes the next request of the schedule, in a closed loop each has its own
+chat. A user makes requests, as the bodies that their routes take, and samples. It judges nothing. This module
+patches the standard library for gevent (locust does at its import), so nothing but the run's own process imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from random import Random
 from secrets import token_hex
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gevent import sleep
 from gevent.event import Event
@@ -20,7 +18,6 @@ from locust import User, task
 from locust.exception import StopUser
 
 from loadtest.runner.address import Address
-from loadtest.runner.bodies import body
 from loadtest.runner.replies import Answer, Reply, read
 from loadtest.runner.sample import Sample
 from loadtest.runner.wire import Connection
@@ -29,6 +26,19 @@ from service.evaluation.scenarios.scenario import ClosedLoop, OpenLoop, RequestK
 
 EARLY_SECONDS = 0.002
 """Timers wake up to a millisecond late; a user wakes so much earlier and yields until the time has come."""
+
+
+def body(drawn: Drawn) -> dict[str, Any]:
+    kind = drawn.kind
+    model = {} if kind.model is None else {"model": kind.model}
+    end = {"ignore_eos": True} if kind.ignore_eos else {}
+    if kind.route in ("/generate_stream", "/generate"):
+        parameters = {"max_new_tokens": drawn.max_new_tokens, "temperature": kind.temperature, **end}
+        return {**model, "messages": drawn.chat, "parameters": parameters}
+    asked = {**model, "max_tokens": drawn.max_new_tokens, "temperature": kind.temperature, **end}
+    if kind.route == "/v1/chat/completions":
+        return {**asked, "messages": drawn.chat, "stream": True, "stream_options": {"include_usage": True}}
+    return {**asked, "prompt": [drawn.chat[-1]["content"], *drawn.others]}
 
 
 @dataclass(slots=True)

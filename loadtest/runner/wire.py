@@ -18,8 +18,7 @@ import msgspec
 from gevent import monkey, socket, ssl
 
 from loadtest.runner.address import Address
-from loadtest.runner.replies import Reply
-from loadtest.runner.server_events import Splitter
+from loadtest.runner.replies import Reply, Splitter
 
 IDLE_SECONDS: Final = 2.0
 """A connection that was idle for longer is opened anew: servers close idle ones, and a request must not meet that."""

@@ -11,8 +11,7 @@ import pytest
 
 from loadtest import scale
 from loadtest.fleet import costs
-from loadtest.fleet.balancing import POLICIES, policy
-from loadtest.fleet.chats import Habits, arrivals
+from loadtest.fleet.chats import POLICIES, Habits, arrivals, policy
 from loadtest.fleet.instance import Instance, Shape
 from loadtest.fleet.simulation import Outcome, Simulation
 from service.engine.protocol.messages import Request, SamplingParams

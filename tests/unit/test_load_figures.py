@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from loadtest.runner import html_page, result, sample
 from loadtest.runner.address import parse_address
-from loadtest.runner.figures import figures
-from loadtest.runner.judging import Check, checks, verdict
-from loadtest.runner.replies import Reply, read
+from loadtest.runner.judging import Check, checks, figures, verdict
+from loadtest.runner.replies import Reply, Splitter, data_of, read
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
-from loadtest.runner.server_events import Splitter, data_of
 from service.evaluation.scenarios.figures import NotMeasured, percentile
 from service.evaluation.scenarios.reading import parse
 
