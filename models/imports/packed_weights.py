@@ -4,7 +4,9 @@ into plain weights in bf16, so that they are imported like any others.
     AWQ    qweight int32 [in, out / 8]    a word holds outputs 0 2 4 6 1 3 5 7 of its eight, from the lowest bits on
     GPTQ   qweight int32 [in / n, out]    a word holds n inputs in their order, n = 32 / bits
     both   qzeros int32 [groups, out / n], scales fp16 [groups, out]; weight = (code - zero) * scale, of its group
-    GPTQ   g_idx int32 [in], the group of each input; zeros are stored less 1, except as `gptq_v2`
+    GPTQ   g_idx int32 [in], the group of each input; zeros are stored less 1, except as `gptq_v2`: GPTQModel takes
+           0x11111111 from the whole word, so that a zero of 0 borrows from the next. Weights are symmetric where all
+           zeros are 8 (of 4 bits): a word tells then which way it is stored, whatever the checkpoint says of itself
 
 Lin et al. 2023 (AWQ), Frantar et al. 2022 (GPTQ); layouts of AutoAWQ's `gemm` and of AutoGPTQ. MXFP4, of gpt-oss, is
 in `mxfp4`.
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 _PARTS: Final = (".qweight", ".qzeros", ".scales", ".g_idx")
+_WORD: Final = (1 << 32) - 1
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -86,12 +89,14 @@ def _packed(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How codes are packed. `group` is -1 for one group of all inputs; `less` is what stored zeros lack."""
+    """How codes are packed. `group` is -1 for one group of all inputs; `less` is what stored zeros lack, unless the
+    weights `may_be_symmetric` and their zeros say otherwise."""
 
     method: str
     bits: int
     group: int
     less: int
+    may_be_symmetric: bool
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> _Form:
@@ -104,7 +109,22 @@ class _Form:
         if method == "awq" and version != "gemm":
             raise InvalidSource(f"{PACKING}: AWQ in the form {version[:40]!r} is not read; 'gemm' is")
         is_second = told.get("checkpoint_format") == "gptq_v2"
-        return cls(method, int(bits), group, int(method == "gptq" and not is_second))
+        is_gptq = method == "gptq"
+        return cls(method, int(bits), group, int(is_gptq and not is_second), is_gptq and told.get("sym") is not False)
+
+    def words(self, code: int) -> int:
+        """Returns the word whose codes are all `code`."""
+        return sum(code << at for at in range(0, 32, self.bits))
+
+    def whole_zeros(self, stored: torch.Tensor) -> torch.Tensor:
+        """Returns words of zeros as they are meant, int32 as `stored`."""
+        import torch
+
+        words, less, middle = stored.long() & _WORD, self.less, 1 << (self.bits - 1)
+        if self.may_be_symmetric:
+            less = next((each for each in (0, 1) if bool((words == self.words(middle - each)).all())), less)
+        words = (words + self.words(less)) & _WORD
+        return torch.where(words > _WORD >> 1, words - (_WORD + 1), words).int()
 
 
 class _Packed:
@@ -129,7 +149,7 @@ class _Packed:
 
         from models.weights.conversion import finite
 
-        codes, zeros = self._read(".qweight"), self._unpacked(self._read(".qzeros"))
+        codes, zeros = self._read(".qweight"), self._unpacked(self._form.whole_zeros(self._read(".qzeros")))
         if self._form.method == "awq":
             codes, zeros = self._ordered(self._unpacked(codes)), self._ordered(zeros)
         else:
@@ -138,7 +158,7 @@ class _Packed:
         if int(group.min()) < 0 or int(group.max()) >= self._groups:
             raise InvalidSource(f"{self._layer}.g_idx names a group that there is not")
         scales = finite(f"{self._layer}.scales", self._read(".scales").float())
-        exact = (codes - (zeros + self._form.less)[group]).float() * scales[group]
+        exact = (codes - zeros[group]).float() * scales[group]
         return exact.T.contiguous()
 
     def _group_of_inputs(self, inputs: int) -> torch.Tensor:

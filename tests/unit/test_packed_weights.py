@@ -17,6 +17,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from models.checkpoint.config_policy import PACKING
 from models.errors import InvalidSource
 from models.imports.importing import import_source
+from models.imports.packed_weights import unpack
+from models.progress import silent
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
 from models.weights.skeleton import of_config
@@ -95,6 +97,42 @@ def test_weights_come_back(tmp_path: Path, form: dict[str, Any]) -> None:
     assert f"{method} of {bits} bits" in manifest.lineage.recipe and "7 tensors unpacked" in manifest.lineage.recipe
     assert PACKING not in json.loads((repository.path(manifest) / "config.json").read_text())
     repository.verify(manifest)
+
+
+@pytest.mark.parametrize("told", [{}, {"checkpoint_format": "gptq_v2"}, {"sym": True}])
+@pytest.mark.parametrize(("word", "bits"), [(0x88888888, 4), (0x77777777, 4), (0x80808080, 8), (0x7F7F7F7F, 8)])
+def test_symmetric_zeros_are_read_in_either_way(tmp_path: Path, told: dict[str, Any], word: int, bits: int) -> None:
+    """Publishers write the other way's zeros beside a name of this way. A zero of the middle tells."""
+    form = {"quant_method": "gptq", "bits": bits, "group_size": 32, **told}
+    draw = torch.Generator().manual_seed(1)
+    codes = torch.randint(0, 1 << bits, (WIDE, WIDE), generator=draw)
+    scales = torch.rand(WIDE // 32, WIDE, generator=draw).half()
+    zeros = torch.full((WIDE // 32, WIDE * bits // 32), word - ((word >> 31) << 32)).to(torch.int32)
+    parts = {"qweight": packed(codes.T.contiguous(), bits).T.contiguous(), "qzeros": zeros, "scales": scales}
+    got = weight_of(tmp_path, parts, form)
+    meant = (codes - (1 << (bits - 1))) * scales.float()[torch.arange(WIDE) // 32]
+    assert torch.equal(got, meant.T.bfloat16())
+
+
+def test_asymmetric_zeros_of_zero_borrow_from_the_next(tmp_path: Path) -> None:
+    """As GPTQModel saves them: 0x11111111 less than the whole word."""
+    draw = torch.Generator().manual_seed(2)
+    codes, zeros = torch.randint(0, 16, (WIDE, WIDE), generator=draw), torch.randint(0, 3, (2, WIDE), generator=draw)
+    scales = torch.rand(2, WIDE, generator=draw).half()
+    words = (packed(zeros, 4).long() - 0x11111111) & 0xFFFFFFFF
+    stored = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+    parts = {"qweight": packed(codes.T.contiguous(), 4).T.contiguous(), "qzeros": stored, "scales": scales}
+    got = weight_of(tmp_path, parts, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False})
+    groups = torch.arange(WIDE) // 32
+    assert torch.equal(got, ((codes - zeros[groups]) * scales.float()[groups]).T.bfloat16())
+
+
+def weight_of(directory: Path, parts: dict[str, Tensor], form: dict[str, Any]) -> Tensor:
+    """Returns the weight, bf16 [out, in], that the parts of one layer are unpacked to."""
+    save_file({f"layer.{name}": tensor for name, tensor in parts.items()}, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({PACKING: form}))
+    unpack(directory, silent)
+    return load_file(directory / "model.safetensors")["layer.weight"]
 
 
 def test_it_becomes_4_bits_of_our_own(tmp_path: Path) -> None:
