@@ -33,6 +33,7 @@ PROOFS: Final[dict[str, str]] = {
     "tests/api/test_instances.py::test_a_chat_of_a_hundred_turns_alternates": "one chat, two instances, PostgreSQL",
     "tests/unit/test_evaluation.py::test_a_report_of_the_demo_model": "quantized, measured, judged",
     # What a person or a program meets
+    "tests/api/test_every_field.py::test_every_field_acts_or_is_refused_by_name": "no field is accepted and idle",
     "tests/e2e/test_serve.py::test_start_ends_with_one_real_answer": "dosirak serve, which is bentoml serve",
     "tests/e2e/test_serve.py::test_api_process_is_small_and_has_no_torch": "the API's process",
     "tests/e2e/test_serve.py::test_streamed_and_unary_answers_are_the_same[demo:2]": "a stream is its answer",

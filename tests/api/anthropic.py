@@ -21,6 +21,37 @@ WEATHER = {
     "description": "of a city",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+KEPT = {"type": "ephemeral"}
+SYSTEM: list[dict[str, Any]] = [
+    {"type": "text", "text": "You sell lunch boxes."},
+    {"type": "text", "text": "Answer in one sentence.", "cache_control": {**KEPT, "ttl": "1h"}},
+]
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "text", "text": "hello, weather?", "cache_control": KEPT}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "Two cities.", "signature": "c2ln"},
+            {"type": "text", "text": "Soon."},
+            {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "서울"}},
+            {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "부산"}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "clear"},
+            {
+                "type": "tool_result",
+                "tool_use_id": "toolu_2",
+                "content": [{"type": "text", "text": "no such city"}],
+                "is_error": True,
+            },
+            {"type": "text", "text": "hello again", "cache_control": KEPT},
+        ],
+    },
+]
+"""As a coding agent sends it."""
 FIELDS = {"text": {"text"}, "thinking": {"thinking", "signature"}, "tool_use": set[str]()}
 ORDER = {"name": "order", "input_schema": {"type": "object"}}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.storage.sessions.store import utc_now
-from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, upload, with_batches
+from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, with_batches
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import over_http
 
@@ -122,24 +122,6 @@ async def test_of_many_wrong_lines_a_hundred_are_named(serve: Serve) -> None:
     async with serve() as world:
         batch = await ended(world, await create(world, b"{}\n" * 500))
         assert len(batch["errors"]["data"]) == 100
-
-
-@pytest.mark.parametrize(
-    ("more", "status", "param"),
-    [
-        ({"endpoint": "/generate"}, 400, "endpoint"),
-        ({"completion_window": "1h"}, 400, "completion_window"),
-        ({"input_file_id": "file-none"}, 404, "input_file_id"),
-        ({"metadata": {"a": 1}}, 400, "metadata.a"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, 400, "output_expires_after.seconds"),
-        ({"colour": 1}, 400, "colour"),
-    ],
-)
-async def test_a_wrong_batch_is_refused_by_name(serve: Serve, more: dict[str, Any], status: int, param: str) -> None:
-    async with serve() as world:
-        body = {"input_file_id": await upload(world, b"x\n"), "endpoint": URL, "completion_window": "24h", **more}
-        response = await world.client.post("/v1/batches", json=body)
-        assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
 
 async def test_a_defect_does_not_hold_the_others_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,28 +101,6 @@ async def test_what_does_not_fit_is_refused_with_the_numbers_of_its_input(world:
     assert first.token_ids[:2] == tuple(world.tokenizer.encode("ba")[:2])
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"input": ""}, "input"),
-        ({"input": []}, "input"),
-        ({"input": ["a", ""]}, "input"),
-        ({"input": [[]]}, "input"),
-        ({"input": ["a"] * 2049}, "input"),
-        ({"input": "a", "dimensions": 0}, "dimensions"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
-        ({"input": "a", "pooling": "max"}, "pooling"),
-        ({"input": "a", "stream": True}, "stream"),
-        ({}, "input"),
-    ],
-)
-async def test_wrong_bodies(world: World, body: dict[str, Any], param: str) -> None:
-    response = await world.client.post("/v1/embeddings", json=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
-    assert not world.engine.requests
-
-
 async def test_a_version_without_hidden_states_is_refused_by_name(serve: Serve) -> None:
     info = structs.replace(INFO, no_embeddings="it has an encoder")
     async with serve(engine={"info": info}) as world:

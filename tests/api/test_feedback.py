@@ -149,29 +149,6 @@ async def test_wrong_questions_are_named(world: World, path: str, told: str) -> 
     assert told in error(await world.client.get(f"{FEEDBACK}{path}"), 422, "invalid_request")["error"]
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({"rating": 1}, "`id` is missing"),
-        ({"id": "a"}, "`rating` is missing"),
-        ({"id": "a", "rating": 0}, "`rating` must be 1 or -1"),
-        ({"id": "a", "rating": True}, "`rating` must be 1 or -1"),
-        ({"id": "a", "rating": 1.0}, "`rating` must be 1 or -1"),
-        ({"id": "a", "rating": "1"}, "`rating` must be 1 or -1"),
-        ({"id": "a", "rating": -1, "preferred_over": "b"}, "give the better answer as `id` with rating 1"),
-        ({"id": "a", "rating": 1, "preferred_over": "a"}, "`preferred_over` must be another answer"),
-        ({"id": "a", "rating": 1, "comment": "x" * 2001}, "`comment` must have at most 2000 characters"),
-        ({"id": "a" * 101, "rating": 1}, "`id` must have at most 100 characters"),
-        ({"id": "", "rating": 1}, "`id` must have at least 1 characters"),
-        ({"id": "a", "rating": 1, "stars": 5}, "`stars` is not a field"),
-    ],
-)
-async def test_what_no_vote_is_is_named(world: World, body: Json, told: str) -> None:
-    response = await world.client.post(FEEDBACK, json=body)
-    code = "unsupported_field" if "stars" in body else "invalid_request"
-    assert told in error(response, 422, code)["error"]
-
-
 async def test_pairs_are_exported_for_a_trainer(world: World) -> None:
     """Two answers to one question: the session is forked before it, and both are asked."""
     assert await exported(world) == []

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from structlog.testing import capture_logs
 
 from tests.api.conftest import Serve
 from tests.fake_service import World
 
 ASK = {"messages": [{"role": "user", "content": "hello"}]}
-
-
-async def test_fields_without_an_effect_are_kept_with_the_log(world: World) -> None:
-    given = {"metadata": {"order": "7"}, "prompt_cache_key": "k", "safety_identifier": "u-1", "service_tier": "auto"}
-    with capture_logs() as lines:
-        answer = await world.client.post("/v1/chat/completions", json={**ASK, **given, "store": False})
-    assert answer.status_code == 200
-    [line] = [line for line in lines if line["event"] == "request"]
-    assert (line["metadata"], line["prompt_cache_key"], line["user"]) == ({"order": "7"}, "k", "u-1")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("store", "yes"),
-        ("service_tier", "priority"),
-        ("metadata", {"a": "b" * 513}),
-        ("metadata", {str(n): "" for n in range(17)}),
-        ("prompt_cache_key", "x" * 257),
-        ("stop_token_ids", [-1]),
-        ("stop_token_ids", [10**6]),
-        ("stop_token_ids", [1] * 65),
-    ],
-)
-async def test_what_cannot_act_is_refused_by_name(world: World, field: str, value: Any) -> None:
-    answer = await world.client.post("/v1/chat/completions", json={**ASK, field: value})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"].startswith(field)
 
 
 @pytest.mark.parametrize("ignore_eos", [True, False])

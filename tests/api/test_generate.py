@@ -130,12 +130,6 @@ async def test_min_new_tokens_reaches_engine_and_stop_strings(world: World) -> N
     assert world.engine.requests[0].params.min_tokens == 20
 
 
-async def test_ignore_eos_takes_the_stop_tokens_away(world: World) -> None:
-    body = await ask(world, inputs="x", parameters={"ignore_eos": True, "max_new_tokens": 60})
-    assert world.engine.requests[0].params.stop_token_ids == ()
-    assert (body["usage"]["completion_tokens"], body["finish_reason"]) == (60, "length")
-
-
 async def test_return_full_text(world: World) -> None:
     body = await ask(world, inputs="도시락 ", parameters={"return_full_text": True})
     assert body["generated_text"] == "도시락 " + REPLY
@@ -147,29 +141,6 @@ async def test_truncate_keeps_the_end_and_says_so(world: World) -> None:
     assert response.json()["usage"]["prompt_tokens_before_truncation"] == 8
     assert response.headers["x-context-truncated"] == "true"
     assert response.headers["x-context-dropped-tokens"] == "5"
-
-
-async def test_parameters_reach_the_engine(world: World) -> None:
-    parameters = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 7,
-        "min_p": 0.1,
-        "typical_p": 0.8,
-        "repetition_penalty": 1.1,
-        "frequency_penalty": 0.2,
-        "presence_penalty": -0.3,
-        "logit_bias": {"5": 1.5},
-        "seed": 11,
-        "max_new_tokens": 3,
-    }
-    await ask(world, inputs="x", parameters=parameters, priority=4)
-    [request] = world.engine.requests
-    params = request.params
-    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.typical_p) == (0.5, 0.9, 7, 0.1, 0.8)
-    assert (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) == (1.1, 0.2, -0.3)
-    assert (params.logit_bias, params.seed, params.max_tokens, request.priority) == (((5, 1.5),), 11, 3, 4)
-    assert params.stop_token_ids == world.tokenizer.stop_token_ids
 
 
 @pytest.mark.parametrize(
@@ -239,12 +210,6 @@ async def test_top_tokens_and_prefill(world: World) -> None:
     assert [len(top) for top in details["top_tokens"]] == [2, 2]
     assert [token["text"] for token in details["prefill"]] == ["a", "b", "c"]
     assert [token["logprob"] is None for token in details["prefill"]] == [True, False, False]
-
-
-async def test_documents_reach_the_template(world: World) -> None:
-    body = await ask(world, messages=CHAT, documents=[{"title": "menu", "text": "bibimbap"}])
-    assert body["context"]["parts"]["documents"] > 0
-    assert body["context"]["documents"] == {"kept": ["d_0"], "dropped": []}
 
 
 async def test_request_id_of_body_and_header(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from service.context import prompt as prompts
 from service.text.tokenizer import Tokenizer
-from tests.api.reading import error, events, openai_error
+from tests.api.reading import error, events
 from tests.api.test_context import TALK
 from tests.api.test_generate import CHAT, ask
 from tests.api.test_sessions import SESSIONS, SHORT, made, messages, say, world
@@ -110,16 +110,6 @@ async def test_it_is_work_for_a_thread_and_none_where_nobody_asks(
         for context in ({}, {"inspect": False}, {"inspect": None}):
             answer = await ask(world, **source, context=context, parameters=SHORT)
             assert not FIELDS & answer["context"].keys()
-
-
-@pytest.mark.parametrize("value", ["yes", 1, [], {"messages": True}])
-async def test_other_values_are_refused_by_name(world: World, value: Any) -> None:
-    body: dict[str, Any] = {"messages": CHAT, "context": {"inspect": value}}
-    for path in ("/generate", "/generate_stream", "/v1/context/preview"):
-        refused = error(await world.client.post(path, json=body), 422, "invalid_request")
-        assert "context.inspect" in refused["error"]
-    refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "invalid_request")
-    assert refused["param"] == "context.inspect"
 
 
 async def test_triton_s_answer_has_no_receipt_to_add_to(world: World) -> None:

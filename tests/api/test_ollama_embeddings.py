@@ -83,24 +83,6 @@ async def test_without_a_text_the_model_is_loaded(world: World, path: str, body:
     assert not world.engine.requests
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"input": ["a", ""]}, "input"),
-        ({"input": [1]}, "input"),
-        ({"input": ["a"] * 2049}, "input"),
-        ({"input": "a", "options": {"temperature": 1}}, "temperature"),
-        ({"input": "a", "options": {"num_thread": 3}}, "num_thread"),
-        ({"input": "a", "stream": True}, "stream"),
-    ],
-)
-async def test_what_cannot_act_is_refused_by_name(world: World, body: Any, named: str) -> None:
-    response = await ask(world, **body)
-    assert response.status_code == 400
-    assert named in response.json()["error"]
-    assert not world.engine.requests
-
-
 async def test_ollamas_client(serve: Serve) -> None:
     ollama = pytest.importorskip("ollama")
     async with serve(admin_key=KEY) as world, over_http(world) as url:

@@ -71,20 +71,6 @@ async def test_lengths(world: World, name: str) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-async def test_parameters_reach_the_engine(world: World) -> None:
-    extras = {"top_k": 5, "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.2, "min_tokens": 2, "priority": 3}
-    await chat(world, **extras, top_p=0.5, seed=-1, logit_bias={"7": -100}, ignore_eos=True, max_tokens=5)
-    [request] = world.engine.requests
-    params = request.params
-    assert (params.top_k, params.min_p, params.typical_p, params.repetition_penalty) == (5, 0.1, 0.9, 1.2)
-    assert (params.min_tokens, params.top_p, params.logit_bias, request.priority) == (2, 0.5, ((7, -100.0),), 3)
-    assert params.stop_token_ids == ()
-    assert 0 <= params.seed < 2**63
-    await chat(world, top_k=-1, top_p=0, max_tokens=1)
-    assert world.engine.requests[1].params.top_k == 0
-    assert 0 < world.engine.requests[1].params.top_p < 1e-6
-
-
 async def test_parts_and_developer(world: World) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     await chat(world, messages=[{"role": "developer", "content": "sys"}, {"role": "user", "content": parts}])

@@ -10,16 +10,6 @@ from tests.api.conftest import Serve
 from tests.api.reading import error, events
 from tests.fake_service import World
 
-ACTS: list[dict[str, Any]] = [
-    {"logit_bias": {"5": 1.5}},
-    {"n": 1, "best_of": 1},
-    {"n": None, "best_of": None, "return_full_text": False},
-    {"stop": "하나"},
-    {"top_n_tokens": 2, "details": True},
-    {"decoder_input_details": True, "details": True},
-    {"temperature": 0.5, "seed": 3, "top_p": 0.5, "typical_p": 0.5, "min_p": 0.1, "top_k": 3},
-]
-
 
 @pytest.fixture
 async def session(world: World) -> str:
@@ -33,17 +23,6 @@ async def regenerate(world: World, session: str, **body: Any) -> Any:
     return await world.client.post(f"/v1/sessions/{session}/regenerate", json=body)
 
 
-@pytest.mark.parametrize("parameters", ACTS)
-async def test_parameters_act(world: World, session: str, parameters: dict[str, Any]) -> None:
-    response = await regenerate(world, session, parameters=parameters)
-    assert response.status_code == 200, response.text
-    assert response.json()["session_id"] == session
-    params = world.engine.requests[-1].params
-    assert params.logit_bias == (((5, 1.5),) if "logit_bias" in parameters else ())
-    assert params.temperature == parameters.get("temperature", 0.0)
-    assert ("details" in response.json()) == bool(parameters.get("details"))
-
-
 async def test_details_are_those_of_generate(world: World, session: str) -> None:
     details = (await regenerate(world, session, parameters={"details": True, "top_n_tokens": 1})).json()["details"]
     assert details["finish_reason"] == "eos_token"
@@ -53,15 +32,6 @@ async def test_details_are_those_of_generate(world: World, session: str) -> None
 async def test_it_streams(world: World, session: str) -> None:
     shown = events(await regenerate(world, session, parameters={"logit_bias": {"5": 1}}, stream=True))
     assert shown[-1]["session_id"] == session
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("parameters", [{"n": 2}, {"best_of": 2}, {"return_full_text": True}])
-async def test_what_cannot_act_is_refused_by_name(
-    world: World, session: str, parameters: dict[str, Any], stream: bool
-) -> None:
-    refused = error(await regenerate(world, session, parameters=parameters, stream=stream), 422, "unsupported_field")
-    assert refused["error"].startswith(f"`parameters.{next(iter(parameters))}`")
 
 
 async def test_a_stale_revision_and_a_wrong_one(serve: Serve, world: World, session: str) -> None:

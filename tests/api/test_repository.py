@@ -307,18 +307,6 @@ async def test_an_import_is_a_job(world: World) -> None:
     assert (await world.client.get("/v1/jobs/none")).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "body",
-    [{}, {"source": ""}, {"source": "x", "precision": "int3"}, {"source": "x", "adapter_of": "demo:../1"}],
-    ids=str,
-)
-async def test_imports_are_refused_by_field(world: World, body: dict[str, object]) -> None:
-    response = await world.client.post(f"{MODELS}/tiny/versions", json=body)
-    assert response.status_code == 422
-    for name, ask in (("No", {"source": "x"}), ("tiny", {"source": "x", "version": "../1"})):
-        assert (await world.client.post(f"{MODELS}/{name}/versions", json=ask)).status_code == 422
-
-
 async def test_an_adapter_s_base_must_be_there(world: World) -> None:
     body = {"source": "/nonexistent", "evaluate": "none"}
     missing = await world.client.post(f"{MODELS}/tiny/versions", json={**body, "adapter_of": "demo:9"})

@@ -13,7 +13,7 @@ from models.repository.repository import Repository
 from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
 from tests.api.conftest import Serve
-from tests.fake_service import REPLY, WINDOW, World, publish, says, serving
+from tests.fake_service import REPLY, World, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 PATH = "/v1/responses"
@@ -125,21 +125,6 @@ async def test_a_loop_of_calls_sends_what_a_chat_sends(tools: World) -> None:
     assert tools.engine.requests[1].token_ids == tools.engine.requests[2].token_ids
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
-async def test_a_choice_is_a_grammar(tools: World, choice: Any) -> None:
-    says(tools, SPOKEN.partition("\n")[2])
-    response = await ask(tools, tools=[WEATHER], tool_choice=choice)
-    assert tools.engine.requests[-1].params.grammar and response["tool_choice"] == choice
-
-
-async def test_a_format_is_a_grammar(world: World) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
-    response = await ask(world, text={"format": form})
-    assert '"integer"' in world.engine.requests[-1].params.grammar
-    assert response["text"]["format"] == form
-
-
 async def test_logprobs_are_those_of_the_text(world: World) -> None:
     include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     whole, found = await ask(world, **include), await events(world, **include)
@@ -155,19 +140,6 @@ async def test_a_limit_leaves_a_response_incomplete(world: World) -> None:
     assert response["output"][0]["status"] == "incomplete" and found[-1]["type"] == "response.incomplete"
 
 
-async def test_truncation_is_the_window_policy(world: World) -> None:
-    turns = [{"role": role, "content": f"{at} " + "words " * 30} for at in range(9) for role in ("user", "assistant")]
-    long = [*turns, {"role": "user", "content": "now"}]
-    refused = await world.client.post(PATH, json={"input": long, "truncation": "disabled", "max_output_tokens": 5})
-    assert refused.status_code == 400 and refused.json()["error"]["code"] == "context_length_exceeded"
-    response = await ask(world, input=long, truncation="auto", max_output_tokens=5)
-    assert response["truncation"] == "auto" and response["context"]["truncated"]
-    counted = (await world.client.post(f"{PATH}/input_tokens", json={"input": long, "truncation": "auto"})).json()
-    assert 0 < counted["input_tokens"] < WINDOW
-    past = (await world.client.post(f"{PATH}/input_tokens", json={"input": long})).json()["input_tokens"]
-    assert past == (await world.client.post("/tokenize", json={"messages": long})).json()["count"] > WINDOW
-
-
 async def test_a_failure_in_mid_stream_is_told(serve: Serve) -> None:
     async with serve(engine={"fail_after": 2, "failure": Unavailable("gone", retry_after=1)}) as world:
         found = await events(world)
@@ -181,51 +153,3 @@ async def test_an_answer_that_a_failure_cut_says_so(serve: Serve) -> None:
     async with serve(engine={"fail_after": 2, "end": FinishReason.ERROR}) as world:
         response = await ask(world)
         assert (response["status"], response["finish_detail"]) == ("incomplete", "error")
-
-
-@pytest.mark.parametrize(
-    ("given", "param"),
-    [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.type"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"input": []}, "input"),
-        ({"input": None}, "input"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input[0].content[0].type",
-        ),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "["}]}, "input[0].arguments"),
-        ({"truncation": "auto", "context": {"policy": "window"}}, "truncation"),
-        ({"stream_options": {}}, "stream_options"),
-        ({"background": True}, "background"),
-        ({"max_tool_calls": 1}, "max_tool_calls"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
-        ({"max_tokens": 1}, "max_tokens"),
-        ({"temperature": 3}, "temperature"),
-    ],
-)
-async def test_what_cannot_act_is_refused_by_name(world: World, given: dict[str, Any], param: str) -> None:
-    answer = await world.client.post(PATH, json={"input": "hello", **given})
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"] == param, answer.text
-    assert world.engine.requests == []
-
-
-async def test_what_asks_for_nothing_is_accepted(world: World) -> None:
-    nothing = {
-        "background": False,
-        "service_tier": "auto",
-        "reasoning": {"effort": None},
-        "text": {"verbosity": "medium"},
-    }
-    absent = dict.fromkeys(("tools", "tool_choice", "include", "metadata", "previous_response_id", "conversation"))
-    await ask(world, **nothing, **absent, prompt_cache_retention="in_memory", context_management=[])

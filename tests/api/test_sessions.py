@@ -253,19 +253,6 @@ async def test_a_session_is_its_owners(serve: Serve, tmp_path: Path) -> None:
             error(await client.request(method, f"{SESSIONS}/{session}{path}", json=body), 404, "not_found")
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ({"inputs": "x"}, "unsupported_field"),
-        ({"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "invalid_request"),
-        ({"messages": [{"role": "user", "content": "x"}], "parameters": {"n": 2}}, "unsupported_field"),
-    ],
-)
-async def test_what_a_turn_cannot_be_is_refused(world: World, body: dict[str, Any], code: str) -> None:
-    session = await made(world)
-    error(await world.client.post("/generate", json={"session_id": session, **body}), 422, code)
-
-
 async def test_stateless_calls_go_on_without_the_database(serve: Serve, tmp_path: Path) -> None:
     """Whoever comes while the database cannot be had is told soon, and served again once it is there."""
     place = tmp_path / "not a folder"
