@@ -59,27 +59,17 @@ async def test_a_control_token_may_end_a_choice(world: World) -> None:
     assert answer["choices"][0]["tokens"][-1]["id"] == world.tokenizer.stop_token_ids[0]
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"stream": True}, "stream"),
-        ({"session_id": "s_1"}, "session_id"),
-        ({"parameters": {"n": 2}}, "parameters.n"),
+async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
+    for body, named in (
         ({"parameters": {"grammar": {"type": "regex", "value": "a"}}}, "parameters.grammar"),
-        ({"parameters": {"temperature": 0.5}}, "parameters.temperature"),
         ({"parameters": {"max_new_tokens": 4}}, "parameters.max_new_tokens"),
-        ({"messages": None, "text_input": "x"}, "text_input"),
-        ({"choices": []}, "choices"),
-        ({"choices": [""]}, "choices[0]"),
+        ({"session_id": "s_1"}, "session_id"),
         ({"choices": ["a", "a"]}, "choices[0]"),
         ({"choices": ["a"] * 65}, "choices"),
-        ({"choices": ["a" * 2049]}, "choices[0]"),
-    ],
-)
-async def test_what_cannot_act_is_refused_by_name(world: World, body: dict[str, Any], named: str) -> None:
-    response = await choose(world, **body)
-    assert response.status_code == 422
-    assert named in response.json()["error"]
+    ):
+        response = await choose(world, **body)
+        assert response.status_code == 422
+        assert named in response.json()["error"]
     assert not world.engine.requests
 
 

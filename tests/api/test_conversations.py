@@ -233,66 +233,12 @@ async def test_a_cut_answer_is_incomplete(world: World, client: Any) -> None:
     assert [item.status for item in await items(client, conversation)] == ["completed", "incomplete"]
 
 
-async def test_a_repetition_adds_no_second_turn(world: World, client: Any) -> None:
-    conversation = (await client.conversations.create()).id
-    key = {"Idempotency-Key": "one"}
-    ask = {"model": "demo", "conversation": conversation, "input": "안녕", "extra_headers": key}
-    first, second = [await client.responses.create(**ask) for _ in range(2)]
-    assert first == second and len(await items(client, conversation)) == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"conversation": "conv_none", "input": "x"}, "conversation"),
-        ({"conversation": "CONV", "previous_response_id": "resp_1", "input": "x"}, "previous_response_id"),
-        ({"conversation": "CONV"}, "input"),
-        ({"conversation": "CONV", "input": []}, "input"),
-        ({"conversation": "", "input": "x"}, "conversation.id"),
-        ({"conversation": {"id": "CONV", "name": "x"}, "input": "x"}, "conversation.name"),
-        ({"conversation": "CONV", "input": "x", "background": True}, "background"),
-        (
-            {"conversation": "CONV", "input": [said("user", "x"), {**RESULT, "call_id": "c9"}]},
-            "input[1].call_id",
-        ),
-        ({"conversation": "CONV", "input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
-    ],
-)  # fmt: skip
-async def test_what_cannot_act_is_refused_by_name(world: World, fields: dict[str, Any], param: str) -> None:
-    made = (await world.client.post("/v1/conversations", json={})).json()["id"]
-    named = fields["conversation"]
-    fields = {
-        **fields,
-        "conversation": {**named, "id": made} if isinstance(named, dict) else named.replace("CONV", made),
-    }
-    answer = await world.client.post("/v1/responses", json=fields)
-    assert answer.status_code in (400, 404), answer.text
-    assert answer.json()["error"]["param"] == param
-    assert (await world.client.get(f"/v1/conversations/{made}/items")).json()["data"] == []
-
-
 async def test_a_response_of_a_conversation_has_no_follower_by_its_id(world: World, client: Any) -> None:
     conversation = (await client.conversations.create()).id
     answer = await client.responses.create(model="demo", conversation=conversation, input="안녕")
     with pytest.raises(openai.BadRequestError) as caught:
         await client.responses.create(model="demo", previous_response_id=answer.id, input="x")
     assert caught.value.param == "previous_response_id" and "conversation" in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"items": [{"type": "function_call_output", "call_id": "c9", "output": "x"}]}, "items[0].call_id"),
-        ({"items": [{"type": "reasoning", "summary": []}, said("user", "x")]}, "items[0]"),
-        ({"items": [{"type": "web_search_call"}]}, "items[0].type"),
-        ({"items": []}, "items"),
-    ],
-)
-async def test_items_that_cannot_be_kept_are_refused(world: World, body: dict[str, Any], param: str) -> None:
-    made = (await world.client.post("/v1/conversations", json={})).json()["id"]
-    answer = await world.client.post(f"/v1/conversations/{made}/items", json=body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
-    assert (await world.client.get(f"/v1/conversations/{made}/items")).json()["data"] == []
 
 
 async def test_nothing_is_seen_of_another_conversation(world: World, client: Any) -> None:

@@ -130,27 +130,6 @@ async def test_chat_completion(served: tuple[World, Any], name: str, value: Any,
         assert expected(await asking, world.engine.requests[-1])
 
 
-@pytest.mark.parametrize("name", sorted(TEXT))
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_stream_takes_the_same(served: tuple[World, Any], name: str) -> None:
-    """But what a stream of one answer cannot do, which is refused by name."""
-    world, client = served
-    value, expected = TEXT[name][0]
-    if name in ("best_of", "decoder_input_details", "return_full_text"):
-        expected = f"parameters.{name}"
-    detailed = name == "details" or name in DETAILS
-    asking = client.text_generation(PROMPT, stream=True, **{name: value, **DETAILS.get(name, {})})
-    if isinstance(expected, str):
-        with pytest.raises((ValidationError, HfHubHTTPError), match=re.escape(expected)):
-            await asking
-        return
-    shown = [each async for each in await asking]
-    if detailed:
-        assert shown[-1].details.generated_tokens == len(shown)
-    else:
-        assert expected("".join(shown), world.engine.requests[-1])
-
-
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_langchain_sends_with_every_request(served: tuple[World, Any]) -> None:
     world, client = served

@@ -255,15 +255,6 @@ async def test_a_missing_key_is_told_in_tritons_body(serve: Serve) -> None:
         assert (await world.client.get("/v2/health/ready", headers=keyed)).status_code == 200
 
 
-async def test_the_document_has_the_error_body(shared: World) -> None:
-    document = (await shared.client.get("/openapi.json")).json()
-    told = document["paths"]["/v2/models/{model}/versions/{version}/generate"]["post"]
-    assert {each["name"] for each in told["parameters"] if each["in"] == "path"} == {"model", "version"}
-    reference = told["responses"]["400"]["content"]["application/json"]["schema"]["$ref"]
-    assert document["components"]["schemas"][reference.rsplit("/", 1)[1]]["required"] == ["error"]
-    assert "422" not in told["responses"]
-
-
 def states(index: httpx.Response) -> dict[str, tuple[str, str]]:
     return {f"{each['name']}:{each['version']}": (each["state"], each["reason"]) for each in index.json()}
 

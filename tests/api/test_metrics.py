@@ -10,12 +10,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.protocol.messages import EngineStats, FinishReason
-from service.observability.metrics import FELT, Measured, Metrics, spaced
+from service.engine.protocol.messages import EngineStats
+from service.observability.metrics import FELT, Metrics, spaced
 from tests.api.conftest import Serve
 from tests.api.reading import events
 from tests.fake_service import World
@@ -154,15 +153,3 @@ async def test_promtool_finds_nothing(world: World) -> None:
     command, text = ["promtool", "check", "metrics"], await exposition(world)
     checked = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
-
-
-def test_several_apps_have_several_registries() -> None:
-    first, second = Metrics(), Metrics()
-    first.model("demo", "1").answered(FinishReason.STOP, Measured(1, 0, 0, 1, None, None, None, 0.1))
-    assert b'model="demo"' in first.exposition()
-    assert b'model="demo"' not in second.exposition()
-
-
-async def test_the_exposition_is_quick(world: World) -> None:
-    response: httpx.Response = await world.client.get("/metrics")
-    assert len(response.content) < 200_000

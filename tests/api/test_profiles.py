@@ -13,7 +13,6 @@ import pytest
 from service.engine.client.client import EngineFailed, EngineState
 from service.engine.protocol.messages import Profiled
 from service.observability.profiles.profile import MOST_KEPT, ProfileFiles
-from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving
 from tests.profiles import files_of, write_piece
@@ -217,10 +216,3 @@ async def test_an_engine_that_restarts_is_told_as_such(world: World) -> None:
     refused = await world.client.post("/v1/profiles", json={"steps": 1})
     assert refused.status_code == 503
     assert not world.engine.profiles
-
-
-async def test_a_server_with_a_key(serve: Serve) -> None:
-    async with serve(admin_key=KEY) as world:
-        assert (await world.client.post("/v1/profiles", json={"steps": 1})).status_code == 401
-        world.client.headers["Authorization"] = f"Bearer {KEY}"
-        assert (await world.client.get("/v1/profiles")).status_code == 200

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from models.repository.repository import Repository
-from tests.api.reading import error, openai_error
 from tests.fake_service import WINDOW, World, publish, serving
 from tests.tools import TEMPLATES
 
@@ -54,19 +53,3 @@ async def test_a_long_chat_is_cut_with_calls_and_results_together(world: World) 
     assert receipt["used"] + 8 <= WINDOW and len(receipt["dropped"]) % 4 == 0
     assert len(receipt["dropped"]) >= 4 and receipt["kept"][-3:] == ["m_48", "m_49", "m_50"]
     assert receipt["cut"]["at"] == receipt["kept"][0]
-
-
-async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
-    session = (await world.client.post("/v1/sessions", json={})).json()["id"]
-    body = {"messages": CHAT, "session_id": session, "parameters": SHORT}
-    told = error(await world.client.post("/generate", json=body), 422, "invalid_request")
-    assert "of a session's turn" in told["error"]
-    chat = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
-    assert (
-        openai_error(await world.client.post("/v1/chat/completions", json=chat), 400, "unsupported_field")["param"]
-        == "tools"
-    )
-    orphan = {"messages": [CHAT[0], CHAT[2]]}
-    told = openai_error(await world.client.post("/v1/chat/completions", json=orphan), 400, "invalid_request")
-    assert told["param"] == "messages[1].tool_call_id"
-    assert not world.engine.requests

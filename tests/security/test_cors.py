@@ -57,14 +57,15 @@ def allowed(response: httpx.Response) -> str | None:
     return origin
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_preflight_needs_no_key_on_any_route(keyed: World, method: str, path: str) -> None:
-    response = await preflight(keyed, method, path, APP)
-    assert (response.status_code, allowed(response)) == (200, APP)
-    assert method in METHODS and set(response.headers["access-control-allow-methods"].split(", ")) == set(METHODS)
-    assert response.headers["access-control-allow-headers"] == "authorization, x-api-key"
-    assert "Origin" in response.headers["vary"]
+async def test_a_preflight_needs_no_key_on_any_route(keyed: World) -> None:
+    assert len(ROUTES) > 100
+    for method, path in ROUTES:
+        response = await preflight(keyed, method, path, APP)
+        assert (response.status_code, allowed(response)) == (200, APP), path
+        assert method in METHODS and set(response.headers["access-control-allow-methods"].split(", ")) == set(METHODS)
+        assert response.headers["access-control-allow-headers"] == "authorization, x-api-key"
+        assert "Origin" in response.headers["vary"]
 
 
 @pytest.mark.parametrize("origin", OTHERS)

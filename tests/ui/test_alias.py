@@ -94,27 +94,6 @@ def test_an_old_page_overwrites_nothing_and_loads_again(shown: Window, client: h
     shown.forget("412")
 
 
-def test_a_page_of_no_alias_does_not_move_one_that_was_made_meanwhile(shown: Window, client: httpx.Client) -> None:
-    page = shown.open("models/demo/aliases/meanwhile")
-    client.put(f"{ALIASES}/meanwhile", json={"version": "2"})
-    _promote(page, "demo:1", "the first")
-    expect(page.get_by_role("alert")).to_contain_text("412")
-    assert client.get(f"{ALIASES}/meanwhile").json()["version"] == "2"
-    shown.forget("412")
-
-
-def test_a_rollback_leads_nowhere_but_where_its_button_says(shown: Window, client: httpx.Client) -> None:
-    for version in ("1", "2"):
-        client.put(f"{ALIASES}/there-and-back", json={"version": version})
-    page = shown.open("models/demo/aliases/there-and-back")
-    client.delete(f"{ALIASES}/there-and-back")
-    client.put(f"{ALIASES}/there-and-back", json={"version": "2"})  # the same ETag as at first
-    page.get_by_role("button", name="Roll back to demo:1").click()
-    expect(page.get_by_role("alert")).to_contain_text("a rollback would now lead elsewhere")
-    assert len(client.get(f"{ALIASES}/there-and-back/history").json()["data"]) == 4
-    expect(page.get_by_role("button", name="Load again")).to_be_visible()
-
-
 @pytest.mark.usefixtures("worse")
 def test_the_gate_refuses_by_the_apis_sentence_and_is_overridden_with_a_reason(shown: Window) -> None:
     page = shown.open("models/demo/aliases/production")
@@ -136,47 +115,6 @@ def test_the_gate_refuses_by_the_apis_sentence_and_is_overridden_with_a_reason(s
     page.get_by_role("button", name="Roll back to demo:2").click()
     expect(page.get_by_role("status")).to_have_text("demo@production points to demo:2 again.")
     shown.forget("409")
-
-
-def test_the_version_in_force_at_a_time(shown: Window, client: httpx.Client) -> None:
-    for version in ("1", "2"):
-        client.put(f"{ALIASES}/timed", json={"version": version})
-    client.delete(f"{ALIASES}/timed")
-    first, second, removed = (each["time"] for each in client.get(f"{ALIASES}/timed/history").json()["data"])
-    page = shown.open("models/demo/aliases/timed")
-    status, at = page.get_by_role("status"), page.get_by_role("textbox", name="In force at")
-    expect(page.get_by_role("button", name="Roll back to demo:2")).to_be_visible()  # a removal is undone too
-    told = {first: "demo:1 was in force", second: "demo:2 was in force"}
-    told |= {"2020-01-01T09:00:00+09:00": "No version was in force", removed: "No version was in force"}
-    for time, sentence in told.items():
-        at.fill(time)
-        page.get_by_role("button", name="Look up").click()
-        expect(status).to_have_text(f"{sentence} at {time}.")
-    at.fill("yesterday")
-    page.get_by_role("button", name="Look up").click()
-    expect(page.get_by_role("alert")).to_contain_text("at must be a time in ISO 8601")
-    page.get_by_role("table", name="History").get_by_role("row").nth(2).get_by_role("link").first.click()
-    expect(page.get_by_role("textbox", name="In force at")).to_have_value(second)
-    expect(status).to_have_text(f"demo:2 was in force at {second}.")
-    shown.forget("422")
-
-
-def test_older_versions_come_by_pages(shown: Window, client: httpx.Client) -> None:
-    versions = client.get("/v1/repository/models/demo").json()["versions"]
-    pages = {"": (versions[:1], "next"), "next": (versions[1:], None)}
-
-    def answer(route: Any) -> None:
-        cursor = httpx.URL(route.request.url).params.get("cursor", "")
-        held, following = pages[cursor]
-        route.fulfill(json={"name": "demo", "aliases": {}, "versions": held, "next_cursor": following})
-
-    shown.page.route(re.compile(r"/v1/repository/models/demo(\?|$)"), answer)
-    page = shown.open("models/demo/aliases/paged")
-    options = page.get_by_role("combobox", name="Version").get_by_role("option")
-    expect(options).to_have_text(["demo:2"])
-    page.get_by_role("button", name="Older versions").click()
-    expect(options).to_have_text(["demo:2", "demo:1"])
-    expect(page.get_by_role("button", name="Older versions")).to_have_count(0)
 
 
 def test_the_target_of_a_rollback_is_the_repositorys(shown: Window, tmp_path: Path) -> None:

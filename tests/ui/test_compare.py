@@ -29,16 +29,3 @@ def test_a_comparison_shows_what_differs_and_the_rest_on_demand(shown: Window) -
     expect(page.get_by_role("link", name="Ask both")).to_have_attribute(
         "href", re.compile(r"side-by-side\?a=demo%3A1&b=demo%3A2$")
     )
-
-
-def test_where_nothing_differs_it_says_so(shown: Window) -> None:
-    page = shown.open("models/demo/compare?a=2&b=2")
-    expect(page.get_by_role("status")).to_have_text("Facts that differ: 0 · Files that differ: 0 of 6")
-    expect(page.get_by_text("No file differs.")).to_be_visible()
-    expect(page.get_by_role("table")).to_have_count(0)
-
-
-def test_a_comparison_of_one_version_says_how_to_choose(shown: Window) -> None:
-    page = shown.open("models/demo/compare?a=1")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Compare versions of demo")
-    expect(page.get_by_role("status")).to_contain_text("choose them in the model's table")

@@ -78,25 +78,6 @@ def test_windows_where_enter_only_ends_the_composition(typing: Typing, key: str)
     assert typing.sent == [SENTENCE, "다시"]
 
 
-def test_macos_where_enter_is_told_twice(typing: Typing) -> None:
-    typing.commit("안녕하세")
-    typing.compose("요")
-    typing.enter_while_composing("Enter")
-    typing.commit("요")
-    typing.plain_enter()
-    typing.leave_enter()
-    _sent_once(typing)
-
-
-def test_macos_where_enter_comes_before_the_end(typing: Typing) -> None:
-    typing.commit("안녕하세")
-    typing.compose("요")
-    typing.plain_enter()
-    typing.commit("요")
-    typing.leave_enter()
-    _sent_once(typing)
-
-
 def test_safari_where_enter_comes_after_the_composition(typing: Typing) -> None:
     typing.safari("안녕하세", "요")
     _sent_once(typing)
@@ -116,30 +97,3 @@ def test_a_candidate_of_kana_or_pinyin_is_taken_and_nothing_is_sent(typing: Typi
     assert typing.sent == []
     typing.plain_enter()
     _sent_once(typing, "日本")
-
-
-def test_syllables_that_follow_each_other_are_not_sent(typing: Typing) -> None:
-    for syllable in "안녕":
-        typing.compose(syllable)
-        typing.commit(syllable)
-    typing.page.wait_for_timeout(200)
-    assert typing.sent == []
-    expect(typing.box).to_have_value("안녕")
-
-
-def test_shift_and_enter_is_a_new_line(typing: Typing) -> None:
-    typing.page.keyboard.type("one")
-    typing.page.keyboard.press("Shift+Enter")
-    typing.page.keyboard.type("two")
-    expect(typing.box).to_have_value("one\ntwo")
-    assert typing.sent == []
-    typing.page.keyboard.press("Enter")
-    _sent_once(typing, "one\ntwo")
-
-
-def test_an_empty_box_and_a_held_key_send_nothing(typing: Typing) -> None:
-    typing.page.keyboard.press("Enter")
-    typing.page.keyboard.type("  ")
-    typing.page.keyboard.press("Enter")
-    typing.page.wait_for_timeout(200)
-    assert typing.sent == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,13 +30,6 @@ def begun(api: httpx.Client, path: str, **body: Any) -> str:
 
 def row_of(page: Page, id: str) -> Locator:
     return page.get_by_role("table", name="Jobs").get_by_role("row").filter(has=page.locator(f"#{id}"))
-
-
-def test_no_job_is_no_table_and_names_the_next_step(shown: Window) -> None:
-    shown.page.route("**/v1/jobs", lambda route: route.fulfill(json={"data": []}))
-    shown.page.goto(f"{shown.base}/ui/jobs")
-    expect(shown.page.get_by_role("status")).to_contain_text("Import a model")
-    expect(shown.page.get_by_role("table")).to_have_count(0)
 
 
 def test_a_job_is_followed_to_the_version_that_it_makes(shown: Window, api: httpx.Client) -> None:
@@ -84,28 +76,3 @@ def test_a_failed_job_says_why(shown: Window, api: httpx.Client) -> None:
     reason = api.get(f"/v1/jobs/{id}").json()["error"]
     expect(status).to_contain_text(reason)
     expect(row_of(page, id)).to_contain_text(reason)
-
-
-def test_a_job_that_is_not_there_is_the_apis_sentence(shown: Window) -> None:
-    shown.page.goto(f"{shown.base}/ui/jobs?job=job-nobody")
-    expect(shown.page.get_by_role("alert")).to_contain_text(re.compile("job-nobody.*404", re.DOTALL))
-    shown.complaints.clear()
-
-
-@pytest.mark.nightly
-def test_4_bits_are_asked_for_with_their_group(shown: Window, api: httpx.Client) -> None:
-    """The demo model's layers have no groups of 128: the job says what to choose instead."""
-    page = shown.page
-    page.goto(f"{shown.base}/ui/models/demo/versions/1")
-    page.get_by_role("button", name="Quantize").click()
-    dialog = page.get_by_role("dialog")
-    group = dialog.get_by_label("Weights that share a scale")
-    expect(group).to_have_count(0)
-    dialog.get_by_label("Precision").select_option("int4")
-    group.select_option("128")
-    dialog.get_by_role("button", name="Quantize").click()
-    page.wait_for_url("**/ui/jobs?job=*")
-    expect(page.get_by_role("status")).to_contain_text("choose another group_size", timeout=PATIENCE)
-    job = api.get(f"/v1/jobs/{page.url.partition('job=')[2]}").json()
-    assert job["state"] == "failed"
-    assert (job["arguments"]["precision"], job["arguments"]["group_size"]) == ("int4", 128)

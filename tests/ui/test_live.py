@@ -84,13 +84,6 @@ def test_the_figures_are_those_of_real_requests(shown: Window, served: Server) -
     expect(page.get_by_role("region", name="Step cost").locator("circle").first).to_be_attached()
 
 
-def test_nothing_loaded_is_no_table_and_names_the_next_step(shown: Window) -> None:
-    feed(shown.page, [])
-    page = open_live(shown)
-    expect(page.locator("#screen")).to_contain_text("No version is loaded. Ask one in the playground")
-    expect(page.get_by_role("table")).to_have_count(0)
-
-
 def test_there_is_one_connection_and_only_while_the_page_is_seen(shown: Window) -> None:
     opened, ended = streams(shown.page)
     page = open_live(shown)
@@ -110,17 +103,6 @@ def test_there_is_one_connection_and_only_while_the_page_is_seen(shown: Window) 
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("status")).to_contain_text("Versions loaded")
     assert len(opened) == 3
-
-
-def test_a_page_that_is_only_prepared_opens_nothing(shown: Window) -> None:
-    opened, _ = streams(shown.page)
-    shown.page.add_init_script("Object.defineProperty(document, 'prerendering', {value: true, configurable: true})")
-    page = open_live(shown)
-    page.wait_for_timeout(1000)
-    assert not opened
-    page.evaluate(HIDE, {"name": "prerendering", "value": False, "told": "prerenderingchange"})
-    expect(page.get_by_role("table", name="Versions")).to_be_visible()
-    assert len(opened) == 1
 
 
 def test_a_lost_connection_is_told_and_opened_again(shown: Window) -> None:

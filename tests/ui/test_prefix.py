@@ -10,7 +10,6 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from service.ui.screens import SCREENS
 from tests.e2e.server import Server
 from tests.ui.browser import needs_browser, window
 
@@ -63,15 +62,3 @@ def test_the_store_works_behind_a_prefix(chromium: Browser, proxied: str) -> Non
         page.get_by_role("link", name="작업").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("작업")
         assert not outside and not shown.complaints
-
-
-def test_nothing_comes_from_elsewhere(chromium: Browser, served: Server) -> None:
-    with window(chromium, served.url) as shown:
-        asked: list[str] = []
-        shown.page.on("request", lambda request: asked.append(request.url))
-        for screen in SCREENS:
-            shown.page.goto(
-                f"{served.url}/ui" + screen.path.format(model="demo", version="2", alias="production", session="x")
-            )
-            shown.page.wait_for_timeout(200)
-        assert asked and all(url.startswith((served.url, "data:")) for url in asked)

@@ -104,14 +104,6 @@ def test_a_broken_guard_ends_the_rollout_before_ones_eyes(shown: Window, client:
     shown.forget("404")
 
 
-def test_a_rollout_under_an_alias_that_is_not_there_begins_with_a_promotion(shown: Window) -> None:
-    page = shown.open("models/demo/aliases/nowhere/rollout")
-    expect(page.get_by_role("status")).to_contain_text("points to no version yet. Promote one first")
-    page.get_by_role("link", name="Promote a version to demo@nowhere").click()
-    expect(page.get_by_role("button", name="Promote")).to_be_visible()
-    shown.forget("404")
-
-
 def test_guards_are_judged_as_the_server_judges_them(shown: Window) -> None:
     chance, cases, reasons = random.Random(3), [], []
     limits = RolloutLimits(0.2, 2.0, 4)

@@ -8,7 +8,7 @@ import httpx
 from playwright.sync_api import Page, expect
 
 from tests.ui.browser import Window, needs_browser
-from tests.ui.chatting import SECONDS, settled, stored
+from tests.ui.chatting import settled, stored
 
 pytestmark = needs_browser
 BOTH = "side-by-side?a=demo%3A1&b=demo%3A2"
@@ -60,18 +60,6 @@ def test_a_blind_vote_is_stored_and_then_the_names_are_shown(shown: Window) -> N
     assert vote["id"] not in [each["id"] for each in votes]
 
 
-def test_the_order_is_random_where_nobody_is_to_know(shown: Window) -> None:
-    page = shown.open(BOTH)
-    for chance, first in ((0.1, "demo:2"), (0.9, "demo:1")):
-        page.evaluate(f"Math.random = () => {chance}")
-        _ask(page, "Hello")
-        page.get_by_role("checkbox", name="Blind").uncheck()
-        expect(page.get_by_role("region", name="Answer A").get_by_role("link")).to_have_text(first)
-        page.get_by_role("link", name="New chat").click()
-        shown.settle()
-        expect(page.get_by_role("article")).to_have_count(0)
-
-
 def test_with_names_both_chats_go_on_in_sessions_of_their_own(shown: Window) -> None:
     page = shown.open(BOTH)
     page.get_by_role("checkbox", name="Blind").uncheck()
@@ -87,34 +75,3 @@ def test_with_names_both_chats_go_on_in_sessions_of_their_own(shown: Window) -> 
         messages = stored(shown, each["id"])
         assert [message["content"] for message in messages[::2]] == ["My name is Mina.", "What is my name?"]
         assert {message["model"] for message in messages[1::2]} == {each["model"]}
-
-
-def test_a_message_that_both_refuse_stays_in_the_box(shown: Window) -> None:
-    page = shown.open("side-by-side?a=demo%3A1&b=demo%3A2")
-    page.get_by_role("textbox", name="Message").fill("long " * 5000)
-    page.get_by_role("button", name="Ask both").click()
-    expect(page.get_by_role("alert")).to_contain_text("request", timeout=SECONDS)
-    settled(page)
-    expect(page.get_by_role("textbox", name="Message")).to_have_value("long " * 5000)
-    expect(page.get_by_role("article")).to_have_count(0)
-    assert all("422" in told for told in shown.complaints)
-    shown.complaints.clear()
-
-
-def test_a_version_that_refuses_can_be_asked_again(shown: Window) -> None:
-    page = shown.open("side-by-side?a=demo%3A2&b=demo%3A7")
-    page.get_by_role("checkbox", name="Blind").uncheck()
-    _refuse(page, "Hello")
-    expect(page.get_by_role("alert")).to_contain_text("demo:7")
-    expect(page.get_by_role("region", name="Answer A").get_by_role("article", name="demo:2")).to_have_count(1)
-    expect(page.get_by_role("region", name="Answer B").get_by_role("button", name="Ask again")).to_be_visible()
-    expect(page.get_by_role("button", name="A is better")).to_be_disabled()
-    assert all("404" in told for told in shown.complaints)
-    shown.complaints.clear()
-
-
-def _refuse(page: Page, text: str) -> None:
-    page.get_by_role("textbox", name="Message").fill(text)
-    page.get_by_role("button", name="Ask both").click()
-    expect(page.get_by_role("region", name="Answer B")).to_contain_text("has refused", timeout=SECONDS)
-    settled(page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
 from tests.ui.browser import Window, needs_browser
 
@@ -37,13 +37,6 @@ def test_a_version_is_one_click_away_and_says_what_it_is(shown: Window) -> None:
     expect(page.get_by_role("status")).to_contain_text("files are as published")
 
 
-def test_a_missing_model_is_the_apis_sentence(shown: Window) -> None:
-    page = shown.open("models/nobody")
-    expect(page.get_by_role("alert")).to_contain_text(re.compile("nobody.*request", re.DOTALL))
-    assert all("404" in told for told in shown.complaints)
-    shown.complaints.clear()
-
-
 def test_theme_and_language_stay(shown: Window) -> None:
     page = shown.open("models")
     page.get_by_role("combobox", name="Theme").select_option("dark")
@@ -52,19 +45,6 @@ def test_theme_and_language_stay(shown: Window) -> None:
     shown.open("jobs")
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     expect(page.get_by_role("heading", level=1)).to_have_text("작업")
-
-
-def test_go_to_takes_keys_before_its_list_is_there(shown: Window) -> None:
-    def late(route: Route) -> None:
-        shown.page.wait_for_timeout(300)
-        route.continue_()
-
-    shown.page.route("**/lib/go-to.js", late)
-    page = shown.open("models/demo")
-    page.keyboard.press("Control+k")
-    page.keyboard.type("jo")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
 
 
 def test_go_to_opens_by_keys_and_leads_to_a_model(shown: Window) -> None:

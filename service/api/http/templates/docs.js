@@ -1,8 +1,8 @@
 // This script lets a reader of /docs try each operation. It talks to this server only, and keeps the key in memory only.
 
 const WORDS = {
-  en: { key: 'Key (kept in this page only)', send: 'Send', stop: 'Stop', body: 'Body', answer: 'Answer', example: 'Example of an answer', failed: 'The request failed' },
-  ko: { key: '키 (이 페이지에만 남습니다)', send: '보내기', stop: '멈추기', body: '본문', answer: '답', example: '답의 예', failed: '요청이 실패했습니다' },
+  en: { key: 'Key (kept in this page only)', send: 'Send', stop: 'Stop', body: 'Body', answer: 'Answer', failed: 'The request failed' },
+  ko: { key: '키 (이 페이지에만 남습니다)', send: '보내기', stop: '멈추기', body: '본문', answer: '답', failed: '요청이 실패했습니다' },
 };
 const language = navigator.language.startsWith('ko') ? 'ko' : 'en';
 const words = WORDS[language];
@@ -54,17 +54,6 @@ async function show(answer, output) {
   for (let part = await reader?.read(); part && !part.done; part = await reader.read()) output.textContent += part.value;
 }
 
-function examples(operation) {
-  return Object.entries(operation.responses).filter(([status]) => status < '300').flatMap(([status, { content = {} }]) =>
-    Object.entries(content).filter(([, { example }]) => example !== undefined).map(([kind, { example }]) => {
-      const text = typeof example === 'string' ? example : JSON.stringify(example, null, 2);
-      const title = `${words.example}: ${status} ${kind}`;
-      const shown = element('pre', { tabIndex: 0, textContent: text });
-      shown.setAttribute('aria-label', title);
-      return element('details', { lang: language }, element('summary', { textContent: title }), shown);
-    }));
-}
-
 function form(method, path, operation) {
   const fields = (operation.parameters ?? []).map((parameter) => ({
     parameter, input: element('input', { required: parameter.required ?? false, autocomplete: 'off' }),
@@ -107,6 +96,6 @@ for (const entry of document.querySelectorAll('details[data-path]')) {
     if (!entry.open || entry.querySelector('form')) return;
     const { method, path } = entry.dataset;
     const operation = (await described).paths[path][method];
-    if (!entry.querySelector('form')) entry.append(...examples(operation), form(method.toUpperCase(), path, operation));
+    if (!entry.querySelector('form')) entry.append(form(method.toUpperCase(), path, operation));
   });
 }
