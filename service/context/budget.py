@@ -94,8 +94,8 @@ class Budget:
 
     @property
     def documents(self) -> int:
-        asked = self.options.documents_budget
-        return max(0, self.limit) // 4 if asked is None else asked
+        given = self.options.documents_budget
+        return max(0, self.limit) // 4 if given is None else given
 
     @property
     def aside(self) -> int:

@@ -82,13 +82,13 @@ class Admission:
 
 
 @contextmanager
-def refusals(told: Callable[[str], None]) -> Iterator[None]:
-    """Calls `told` with the code of an error that refuses a request before an engine has it, for want of a version that
-    serves or of time."""
+def refusals(observe: Callable[[str], None]) -> Iterator[None]:
+    """Calls `observe` with the code of an error that refuses a request before an engine has it, for want of a version
+    that serves or of time."""
     try:
         yield
     except (DeadlineExceeded, Unavailable) as error:
-        told(error.code)
+        observe(error.code)
         raise
 
 

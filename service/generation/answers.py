@@ -95,7 +95,7 @@ class Answers:
         """Returns the deployment that would answer, and the prompt that it would get, or the ContextOverflow that it
         would raise. Raises every other error that `stream` raises."""
         if request.turn is not None:
-            request = await self._in_time(request, self.conversations.asked(request, request.turn))
+            request = await self._in_time(request, self.conversations.request_of(request, request.turn))
         choice = await self._in_time(request, self.deployments.choose_loaded(request.model, conversation_of(request)))
         deployment = choice.deployment
         with deployment.occupied():

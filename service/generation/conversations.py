@@ -26,8 +26,15 @@ from service.context.sources import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
 from service.generation.answer import Answer
 from service.generation.request import GenerationRequest, SessionTurn
-from service.generation.session_cuts import cut_of, cut_position, numbers_before
-from service.generation.stored_messages import message_of, new_messages, open_calls, reply_of
+from service.generation.stored_turns import (
+    cut_of,
+    cut_position,
+    message_of,
+    new_messages,
+    numbers_before,
+    open_calls,
+    reply_of,
+)
 from service.storage.sessions import (
     Answered,
     Done,
@@ -126,12 +133,12 @@ class Conversations:
         store, new = await self.store(), new_messages(turn)
         async with store.turn_lock(turn.owner, turn.session):
             history = await _read(store, turn, new, request.context)
-            yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
+            yield OpenTurn(store, turn, history.session, new, _request(request, history, turn, new))
 
-    async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
+    async def request_of(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
         """Returns the request that the turn would make now, without taking the turn."""
         store, new = await self.store(), new_messages(turn)
-        return _asked(request, await _read(store, turn, new, request.context), turn, new)
+        return _request(request, await _read(store, turn, new, request.context), turn, new)
 
     async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
         """Returns the same request for the version with this digest. Where the chat's numbers are another version's
@@ -148,7 +155,7 @@ class Conversations:
         with _told_of_changes():
             history = await store.history(turn.owner, turn.session, revision)
         history = history if new else _without_last_reply(history)
-        return _asked(request, history, turn, new, with_numbers=False)
+        return _request(request, history, turn, new, with_numbers=False)
 
 
 def _cause(error: Exception) -> str | None:
@@ -221,7 +228,7 @@ async def _read(
     return _without_last_reply(await store.history(owner, session, revision, wanted))
 
 
-def _asked(
+def _request(
     request: GenerationRequest,
     history: History,
     turn: SessionTurn,

@@ -30,7 +30,7 @@ from service.generation.bounds import prompt_of, window_of
 from service.generation.conversations import Conversations
 from service.generation.recent_summaries import RecentSummaries
 from service.generation.request import GenerationRequest
-from service.generation.stored_messages import answer_message
+from service.generation.stored_turns import answer_message
 from service.observability.metrics import Metrics
 from service.tasks import BackgroundTasks
 from service.text.messages import Message

@@ -71,8 +71,8 @@ class Tokenizer:
         self.stop_token_ids = tuple(dict.fromkeys((*files.eos_token_ids, *(() if eos is None else (eos,)))))
         """End-of-sequence ids of generation_config.json, then those of config.json and the tokenizer's own."""
         unknown = self._id_of("unk_token")
-        told = (id for id in (unknown, self.pad_token_id, *self.stop_token_ids) if id is not None)
-        self.stand_in_id = next(told, 0)
+        meaningless = (id for id in (unknown, self.pad_token_id, *self.stop_token_ids) if id is not None)
+        self.stand_in_id = next(meaningless, 0)
         """An id without meaning: the tokenizer's unknown, padding or end token, else 0."""
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""

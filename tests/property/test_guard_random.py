@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.generation.guard import Action, Grams, Guard, Rule
-from service.generation.guard.addresses import AddressScanner
-from service.generation.guard.canaries import Canaries, CanaryScanner
 from service.generation.guard.configuration import PATTERNS
-from service.generation.guard.corpus import CorpusScanner
+from service.generation.guard.corpus import Canaries, CanaryScanner, CorpusScanner
+from service.generation.guard.patterns import AddressScanner
 from service.generation.guard.rules import LABELS
 
 CANARIES = Canaries(["aa1aa1", "a1a1a1a", "비밀번호 12", "12-34-56"])

@@ -13,8 +13,8 @@ import pytest
 
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.grammars import Grammar
-from service.text.grammars.extent import Extent
 from service.text.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, followed
+from service.text.grammars.json_values import Extent
 from tests.grammars import FIELD, fits
 
 DRAFTS = {

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from service.errors import UnsupportedField
 from service.text.grammars import Grammar
-from service.text.grammars.extent import Extent
-from service.text.grammars.json_values import UNWRITABLE, followed_pattern, with_bounds
+from service.text.grammars.json_values import UNWRITABLE, Extent, followed_pattern, with_bounds
 from tests.effort import drawn
 from tests.grammars import FIELD, fits
 

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from service.errors import InvalidRequest
-from service.generation.guard.addresses import AddressScanner
-from service.generation.guard.canaries import Canaries, CanaryScanner
-from service.generation.guard.corpus import CorpusScanner, Grams
-from service.generation.guard.patterns import CARD, PHONE, RESIDENT_NUMBER, PatternScanner
+from service.generation.guard.corpus import Canaries, CanaryScanner, CorpusScanner, Grams
+from service.generation.guard.patterns import CARD, PHONE, RESIDENT_NUMBER, AddressScanner, PatternScanner
 from service.generation.guard.rules import Action, Rule, Scanner
 from service.generation.guard.stream import Guard
 

@@ -1,4 +1,5 @@
-"""This module hashes protected texts as n-grams, and finds copies of them in a text that grows. It knows no actions.
+"""Protected texts are found in a text that grows: given strings (canaries), and copies of a corpus, which is kept as
+hashed n-grams. The module knows no actions.
 
     text     "Ärger  macht\\nmüde."      letters and digits only, decomposed, folded: "argermachtmude"
     n-grams  every 32 of these units that end where a character ends, hashed with the file's own key
@@ -19,14 +20,16 @@ import sys
 import unicodedata
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from service.errors import InvalidRequest
+from service.generation.guard.patterns import plain
 from service.generation.guard.rules import Span
 
 UNITS: Final = 32
@@ -80,9 +83,9 @@ class Grams:
         except OSError as error:
             raise InvalidRequest(f"{path}: {error.strerror}") from None
         try:
-            told = json.loads(head)
-            salt, known = bytes.fromhex(told["salt"]), (told["version"], told["units"]) == (_VERSION, UNITS)
-            whole = known and len(body) == told["count"] * _HASH_BYTES
+            facts = json.loads(head)
+            salt, known = bytes.fromhex(facts["salt"]), (facts["version"], facts["units"]) == (_VERSION, UNITS)
+            whole = known and len(body) == facts["count"] * _HASH_BYTES
         except (ValueError, KeyError, TypeError):
             whole = False
         if not whole:
@@ -138,4 +141,65 @@ class CorpusScanner:
                 found.append((self._places[0], at + place + 1))
         open_ = [] if final else self._places[1 - UNITS :]
         self.certain = open_[0] if open_ else at + len(text)
+        return found
+
+
+@dataclass(slots=True)
+class _Node:
+    """A prefix of some string, `depth` characters long; `fallback` is its longest proper suffix that is a prefix,
+    too."""
+
+    depth: int = 0
+    following: dict[str, _Node] = field(default_factory=dict)
+    fallback: _Node | None = None
+    lengths: list[int] = field(default_factory=list)
+    """The lengths of the strings that end here, longest first."""
+
+
+class Canaries:
+    """The strings, all found in one pass (Aho and Corasick 1975). They are compared as `plain` writes them, otherwise
+    character by character."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self.root = _Node()
+        for each in strings:
+            self._add(plain(each))
+        self._link()
+
+    def _add(self, text: str) -> None:
+        node = self.root
+        for depth, character in enumerate(text, 1):
+            node = node.following.setdefault(character, _Node(depth))
+        node.lengths = [len(text)]
+
+    def _link(self) -> None:
+        waiting = deque([self.root])
+        while waiting:
+            node = waiting.popleft()
+            for character, child in node.following.items():
+                fallback = node.fallback
+                while fallback is not None and character not in fallback.following:
+                    fallback = fallback.fallback
+                child.fallback = self.root if fallback is None else fallback.following[character]
+                child.lengths = [*child.lengths, *child.fallback.lengths]
+                waiting.append(child)
+
+
+class CanaryScanner:
+    """One sequence's search."""
+
+    def __init__(self, canaries: Canaries) -> None:
+        self.certain = 0
+        self._root = self._node = canaries.root
+
+    def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
+        found, node, root = list[Span](), self._node, self._root
+        for place in range(new, len(text)):
+            character = text[place]
+            while character not in node.following and node.fallback is not None:
+                node = node.fallback
+            node = node.following.get(character, root)
+            found += [(at + place + 1 - length, at + place + 1) for length in node.lengths]
+        self._node = node
+        self.certain = at + len(text) - (0 if final else node.depth)
         return found

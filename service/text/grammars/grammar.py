@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.errors import InvalidRequest, UnsupportedField
-from service.text.grammars.extent import Extent
 from service.text.grammars.json_schema import followed
+from service.text.grammars.json_values import Extent
 from service.text.grammars.lark import DECODER, followed_lark
 
 MAX_GRAMMAR_BYTES: Final = 256 * 1024

@@ -17,8 +17,8 @@ from typing import Any, Final
 from urllib.parse import urljoin
 
 from service.errors import UnsupportedField
-from service.text.grammars.extent import Extent
 from service.text.grammars.json_values import (
+    Extent,
     followed_pattern,
     require_exact_multiples,
     require_kept,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.text.grammars import Grammar
-from service.text.grammars.extent import Extent
 from service.text.grammars.grammar import ANY, json_rule, token
+from service.text.grammars.json_values import Extent
 from service.text.messages import Tool
 from service.text.tools.formats import PYTHON_TAG, ToolFormat
 

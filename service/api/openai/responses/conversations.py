@@ -24,7 +24,7 @@ from service.api.openai.responses.items import id_of, messages_of
 from service.api.openai.responses.schemas import InputFields
 from service.errors import InvalidRequest, NotFound
 from service.generation.request import SessionTurn
-from service.generation.stored_messages import stored_form
+from service.generation.stored_turns import stored_form
 from service.storage.sessions import NewMessage, Session, StoredMessage, new_message_id
 
 Json = dict[str, Any]

@@ -35,7 +35,7 @@ from service.api.openai.routes import LOGGED
 from service.errors import InvalidRequest, NotFound
 from service.generation.answer import Answer
 from service.generation.request import SessionTurn
-from service.generation.stored_messages import new_messages
+from service.generation.stored_turns import new_messages
 from service.storage.sessions import StoredAnswer
 from service.text.messages import Message
 

@@ -1,17 +1,23 @@
-"""Messages on their way into the store and back: what a turn brings, what an answer leaves, what a prompt gets.
+"""Turns on their way into the store and back: what a turn brings, what an answer leaves, what a prompt gets.
 
-A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost.
+A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost. A
+session's cut is where the context was last cut, with the numbers of what stands before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from service.context.partition import SYSTEM_POSITION
+from service.context.policies import Policy
+from service.context.sources import Before
 from service.errors import InvalidRequest
+from service.generation.answer import Answer
 from service.generation.delta import Call
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import SessionTurn
-from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, new_message_id
+from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, Session, new_message_id
 from service.text.arguments import parsed
 from service.text.messages import Message, ToolCall
 
@@ -65,3 +71,26 @@ def _is_whole(call: Call) -> bool:
     except InvalidRequest:
         return False
     return True
+
+
+def cut_position(session: Session) -> int:
+    """Returns the position of the first message behind the cut."""
+    at = (session.cut or {}).get("at")
+    return at if isinstance(at, int) else SYSTEM_POSITION
+
+
+def numbers_before(session: Session, policy: Policy) -> Before | None:
+    """Returns the numbers of the messages before the cut, where this policy made the cut and the numbers are known."""
+    cut = session.cut or {}
+    return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
+
+
+def cut_of(answer: Answer) -> dict[str, object] | None:
+    """Returns what the session stores of this answer's cut."""
+    partition, before = answer.receipt.partition, answer.prompt.before_cut
+    if partition is None or partition.cut is None:
+        return None
+    cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
+    if before is None or not answer.deployment.tokenizer.is_additive:
+        return cut
+    return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}
