@@ -5,7 +5,7 @@ weights says what the layer would lose in 4 bits.
 """
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,11 @@ from models.progress import Progress
 from models.weights import skeleton
 from models.weights.conversion import finite, read
 from models.weights.experts import Expert
-from models.weights.gptq import Moments, loss_of
+from models.weights.forms import WEIGHT, EightBits, Form, FourBits, Inputs
+from models.weights.gptq import loss_of
 from models.weights.hadamard import BLOCK, of_weights
 from models.weights.int4 import encode, error_of, fits, rough_error, roughly, sampled
 from models.weights.int8 import row_scale
-from models.weights.names import (
-    COLUMNS_SUFFIX,
-    GROUP_BASE_SUFFIX,
-    GROUP_SCALE_SUFFIX,
-    HADAMARD_SUFFIX,
-    KEPT_SUFFIX,
-    SCALE_SUFFIX,
-)
 from models.weights.skeleton import Skeleton
 
 _BIAS = "_bias"
@@ -42,41 +35,29 @@ _LAYERS, _OUTPUTS = 8, 64
 """What is looked at for that."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
-    """What the inputs of the layers are like on `tokens` of text, by the layers' modules: outlier columns, mean squares
-    or second moments, as the precision uses them; and the block of the Hadamard transform that they pass, 1 for none.
-    """
-
-    tokens: int
-    block: int
-    outliers: dict[str, torch.Tensor] = field(default_factory=dict)
-    importance: dict[str, torch.Tensor] = field(default_factory=dict)
-    moments: dict[str, Moments] = field(default_factory=dict)
+Stored = dict[str, tuple[Tensor, Path]]
+"""The tensors of a version that the model reads, by its own names, and their files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's weights also
-    its outlier columns, if it has any, the group of its 4-bit weights, 0 for 8 bits, and the block of its Hadamard
-    transform, 1 for none. `expert` is one whose bias the tensor is."""
+    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's tensors also
+    the layer and its form. `expert` is one whose bias the tensor is."""
 
     tensor: Tensor
     source: str
     path: Path
     linear: skeleton.Linear | None = None
-    outliers: torch.Tensor | None = None
-    group: int = 0
-    hadamard: int = 1
+    form: Form | None = None
     expert: Expert | None = None
 
 
 def plan_of(
-    source: Path, model: Skeleton, inputs: Inputs, group: int, progress: Progress, precision: str
+    stored: Stored, model: Skeleton, inputs: Inputs, group: int, progress: Progress, precision: str
 ) -> list[Planned]:
     """Every tensor of the new version, in the order of the old files. An omitted tied head follows its embedding, or
     stands in its place where the version holds one of them."""
-    stored, outliers, block = _stored(source, model), inputs.outliers, inputs.block
+    outliers, block = inputs.outliers, inputs.block
     one_head, of_head = model.has_one_head(precision), BLOCK if precision in HADAMARD else 1
     heads = {embedding: head for head, embedding in model.tied.items() if one_head or head not in stored}
     coarse = _coarse(stored, model, group, inputs, progress) if group else frozenset()
@@ -101,16 +82,16 @@ def plan_of(
     return planned
 
 
-def block_of(source: Path, model: Skeleton, precision: str, group: int) -> int:
+def block_of(stored: Stored, model: Skeleton, precision: str, group: int) -> int:
     """Returns the block of the Hadamard transform that a version's layers pass. Weights that were in 4 bits before pass
     none for `int4`, which finds their steps again."""
     if precision not in HADAMARD:
         return 1
-    return 1 if precision == "int4" and _is_on_steps(_stored(source, model), model, group) else BLOCK
+    return 1 if precision == "int4" and _is_on_steps(stored, model, group) else BLOCK
 
 
-def _stored(source: Path, model: Skeleton) -> dict[str, tuple[Tensor, Path]]:
-    """Returns the tensors of a version that the model reads, by its own names, and their files."""
+def stored_in(source: Path, model: Skeleton) -> Stored:
+    """Reads the headers of a version's files."""
     return {
         model.canonical(tensor.name): (tensor, path)
         for path in sorted(source.glob("*.safetensors"))
@@ -119,7 +100,7 @@ def _stored(source: Path, model: Skeleton) -> dict[str, tuple[Tensor, Path]]:
     }
 
 
-def _is_on_steps(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: int) -> bool:
+def _is_on_steps(stored: Stored, model: Skeleton, group: int) -> bool:
     layers = _divisible(stored, model, group)
     errors = []
     for name in list(layers)[:: max(1, len(layers) // _LAYERS)]:
@@ -129,7 +110,7 @@ def _is_on_steps(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group:
     return bool(errors) and statistics.median(errors) < _ON_STEPS
 
 
-def _divisible(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: int) -> dict[str, skeleton.Linear]:
+def _divisible(stored: Stored, model: Skeleton, group: int) -> dict[str, skeleton.Linear]:
     """Returns the stored layers, by the names of their weights, whose inputs are whole groups; the head is none."""
     return {
         name: linear
@@ -140,7 +121,7 @@ def _divisible(stored: dict[str, tuple[Tensor, Path]], model: Skeleton, group: i
     }
 
 
-def _weight(stored: dict[str, tuple[Tensor, Path]], linear: skeleton.Linear, name: str) -> torch.Tensor:
+def _weight(stored: Stored, linear: skeleton.Linear, name: str) -> torch.Tensor:
     tensor, path = stored[linear.fused or name]
     return weight_of(tensor.name, path, linear)
 
@@ -168,7 +149,7 @@ def _biases(tensor: Tensor, path: Path, linears: list[skeleton.Linear]) -> list[
 
 
 def _coarse(
-    stored: dict[str, tuple[Tensor, Path]],
+    stored: Stored,
     model: Skeleton,
     group: int,
     inputs: Inputs,
@@ -192,17 +173,11 @@ def _coarse(
 def _rough_loss(weight: torch.Tensor, group: int, inputs: Inputs, linear: skeleton.Linear) -> float:
     """Returns what a layer loses in 4 bits without a search, as a share of the squares of its outputs."""
     if inputs.block == 1 or Expert.of_name(linear.module):
-        return rough_error(weight, row_scale(weight), group, importance_of(inputs.importance, linear))
+        return rough_error(weight, row_scale(weight), group, inputs.importance_of(linear))
     mixed, moments = of_weights(weight[sampled(weight)], inputs.block), inputs.moments.get(linear.module)
     if moments is None:
         return rough_error(mixed, row_scale(mixed), group)
     return loss_of(roughly(mixed, row_scale(mixed), group), mixed, inputs.block, moments)
-
-
-def importance_of(found: dict[str, torch.Tensor], linear: skeleton.Linear) -> torch.Tensor | None:
-    """Returns the importance of a layer's inputs; for gate and up of an expert it is that of the whole mixture's."""
-    expert = Expert.of_name(linear.module)
-    return found.get(linear.module if expert is None or expert.is_down else expert.module)
 
 
 def _linear(
@@ -218,21 +193,13 @@ def _linear(
     if not linear.fused and tensor.shape != (shape[::-1] if linear.transposed else shape):
         raise InvalidSource(f"{tensor.name} has the shape {list(tensor.shape)}; config.json says {list(shape)}")
     columns = outliers.get(linear.module)
-    columns = None if columns is None or not len(columns) else columns
-    module = name.removesuffix(".weight")
-    scale = Tensor(module + SCALE_SUFFIX, "F32", shape[:1])
-    tensors = [Tensor(name, "I8", shape), scale]
+    form: Form = EightBits(block)
     if group:
-        groups = (shape[0], shape[1] // group)
-        tensors = [Tensor(name, "U8", (shape[0], shape[1] // 2)), scale]
-        block = 1 if Expert.of_name(linear.module) else block
-        tensors += [Tensor(module + GROUP_SCALE_SUFFIX, "U8", groups), Tensor(module + GROUP_BASE_SUFFIX, "I8", groups)]
-    if block > 1:
-        tensors.append(Tensor(module + HADAMARD_SUFFIX, "I32", (1,)))
-    if columns is not None:
-        tensors.append(Tensor(module + COLUMNS_SUFFIX, "I32", (len(columns),)))
-        tensors.append(Tensor(module + KEPT_SUFFIX, "BF16", (shape[0], len(columns))))
-    return [Planned(each, tensor.name, path, linear, columns, group, block) for each in tensors]
+        form = FourBits(group, 1 if Expert.of_name(linear.module) else block)
+    elif columns is not None and len(columns):
+        form = EightBits(block, columns)
+    tensors = form.tensors(name.removesuffix(WEIGHT), shape)
+    return [Planned(each, tensor.name, path, linear, form) for each in tensors]
 
 
 def weight_of(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:

@@ -50,7 +50,7 @@ from models.errors import Conflict, InvalidSource
 from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.repository.repository import Repository
-from models.weights import fit, gptq, skeleton
+from models.weights import fit, skeleton
 from models.weights.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns, second_moments
 from models.weights.conversion import (
     QUANTIZED_FORMAT,
@@ -62,27 +62,17 @@ from models.weights.conversion import (
     write_shards,
 )
 from models.weights.experts import Expert
-from models.weights.gptq import Moments
-from models.weights.hadamard import BLOCK, of_weights
-from models.weights.int4 import GROUPS, Int4Weight, encode, error_of
-from models.weights.int8 import quantize_rows, row_scale
-from models.weights.names import (
-    COLUMNS_SUFFIX,
-    GROUP_BASE_SUFFIX,
-    GROUP_SCALE_SUFFIX,
-    HADAMARD_SUFFIX,
-    KEPT_SUFFIX,
-    SCALE_SUFFIX,
-)
-from models.weights.quantization_plan import Inputs, Planned, block_of, importance_of, part_of, plan_of, weight_of
-from models.weights.skeleton import Linear, Skeleton
+from models.weights.forms import WEIGHT, FourBits, Inputs
+from models.weights.hadamard import BLOCK
+from models.weights.int4 import GROUPS
+from models.weights.names import COLUMNS_SUFFIX
+from models.weights.quantization_plan import Planned, block_of, part_of, plan_of, stored_in, weight_of
+from models.weights.skeleton import Skeleton
 
 REPORT = "quantization.json"
 _TOKENS = 1_400
 _TOKENS_OF_INT4 = 12_000
 """Tokens of text that precisions are calibrated on; 4 bits gain by more."""
-_ROWS = 4096
-"""Outputs that are rounded at a time, so that few of them are wide at once."""
 
 
 def quantize(
@@ -125,27 +115,27 @@ def quantize(
     group = _group_size(wanted, group_size)
     has_use = wanted == "llm-int8" or not model.is_encoder_decoder
     calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
-    inputs = _measured(source, model, wanted, group, calibration, progress)
+    stored = stored_in(source, model)
+    inputs = _measured(source, model, wanted, block_of(stored, model, wanted, group), calibration, progress)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = plan_of(source, model, inputs, group, progress, wanted)
+        plan = plan_of(stored, model, inputs, group, progress, wanted)
         quantizer = _Quantizer(plan, inputs, progress)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
         if wanted == "llm-int8":
             (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
         if wanted == "int4":
             (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
-        facts = _facts(parent, wanted, plan, group, inputs, author)
+        facts = _facts(parent, wanted, _recipe(wanted, plan, group, inputs), author)
         return repository.publish(staged, facts, parent.name, version, hashes)
 
 
 def _measured(
-    source: Path, model: Skeleton, wanted: Precision, group: int, texts: TokenIds, progress: Progress
+    source: Path, model: Skeleton, wanted: Precision, block: int, texts: TokenIds, progress: Progress
 ) -> Inputs:
-    block = block_of(source, model, wanted, group)
     texts = _first(texts, _TOKENS_OF_INT4 if wanted == "int4" else _TOKENS)
     tokens = sum(len(text) for text in texts)
     if wanted == "llm-int8":
@@ -193,8 +183,8 @@ def _outlier_report(model: Skeleton, inputs: Inputs) -> dict[str, object]:
     return {"method": "llm-int8", "threshold": THRESHOLD, "calibration_tokens": inputs.tokens, "layers": layers}
 
 
-def _error_report(plan: list["Planned"], group: int, errors: dict[str, float], tokens: int) -> dict[str, object]:
-    bits = {item.linear.module: 4 if item.group else 8 for item in plan if item.linear}
+def _error_report(plan: list[Planned], group: int, errors: dict[str, float], tokens: int) -> dict[str, object]:
+    bits = {item.linear.module: 4 if isinstance(item.form, FourBits) else 8 for item in plan if item.linear}
     layers = {
         module: {"bits": bits[module], **({"error": float(f"{errors[module]:.3g}")} if module in errors else {})}
         for module in bits
@@ -221,51 +211,15 @@ class _Quantizer:
         self._written += item.tensor.bytes
         if item.expert is not None:
             return bytes_of(finite(name, part_of(item.source, item.path, item.expert).bias.to(torch.bfloat16)))
-        if item.linear is None:
+        if item.linear is None or item.form is None:
             return converted(partial(read, item.path), torch.bfloat16, item.source)
-        if name in self._kept:
-            return bytes_of(self._kept.pop(name))
-        weight, module = weight_of(item.source, item.path, item.linear), name.removesuffix(".weight")
-        if item.outliers is not None:
-            columns = item.outliers.long()
-            self._kept[module + COLUMNS_SUFFIX] = item.outliers
-            self._kept[module + KEPT_SUFFIX] = weight[:, columns].to(torch.bfloat16)
-            weight = weight.index_fill(1, columns, 0)
-        if item.hadamard > 1:
-            self._kept[module + HADAMARD_SUFFIX] = torch.tensor([item.hadamard], dtype=torch.int32)
-        if not item.group:
-            moments = self._inputs.moments.get(item.linear.module)
-            parts = [_rounded(part, item.hadamard, moments) for part in torch.split(weight, _ROWS)]
-            values, scales = zip(*parts, strict=True)
-            self._kept[module + SCALE_SUFFIX] = torch.cat(scales)
-            return bytes_of(torch.cat(values))
-        mixed = of_weights(weight, item.hadamard) if item.hadamard > 1 else weight
-        scale = row_scale(mixed)
-        coded, self.errors[item.linear.module] = _coded(mixed, scale, item, item.linear, self._inputs)
-        self._kept[module + SCALE_SUFFIX] = scale
-        self._kept[module + GROUP_SCALE_SUFFIX] = coded.group_scale
-        self._kept[module + GROUP_BASE_SUFFIX] = coded.group_base
-        return bytes_of(coded.codes)
-
-
-def _rounded(weight: torch.Tensor, block: int, moments: Moments | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns codes int8 [out, in] and scales fp32 [out] of weights [out, in] behind their transform."""
-    mixed = of_weights(weight, block) if block > 1 else weight
-    return quantize_rows(mixed) if moments is None else gptq.quantize_rows(mixed, block, moments)
-
-
-def _coded(
-    mixed: torch.Tensor, scale: torch.Tensor, item: Planned, linear: Linear, inputs: Inputs
-) -> tuple[Int4Weight, float]:
-    """Returns the 4-bit form of weights [out, in] behind their transform, and the share of the squares of the outputs
-    that it loses."""
-    moments = inputs.moments.get(linear.module) if item.hadamard > 1 else None
-    if moments is None:
-        importance = importance_of(inputs.importance, linear) if item.hadamard == 1 else None
-        coded = encode(mixed, scale, item.group, importance)
-        return coded, error_of(coded, mixed, scale, importance)
-    coded = gptq.quantize_groups(mixed, scale, item.group, item.hadamard, moments)
-    return coded, gptq.loss_of(coded.decoded() * scale[:, None], mixed, item.hadamard, moments)
+        if name not in self._kept:
+            made = item.form.made(weight_of(item.source, item.path, item.linear), item.linear, self._inputs)
+            module = name.removesuffix(WEIGHT)
+            self._kept |= {module + suffix: tensor for suffix, tensor in made.tensors.items()}
+            if made.error is not None:
+                self.errors[item.linear.module] = made.error
+        return bytes_of(self._kept.pop(name))
 
 
 def _mixtures(model: Skeleton) -> list[str]:
@@ -274,11 +228,11 @@ def _mixtures(model: Skeleton) -> list[str]:
     return list(dict.fromkeys(part.module for part in parts if part))
 
 
-def _facts(
-    parent: Manifest, precision: Precision, plan: list[Planned], group: int, inputs: Inputs, author: str
-) -> Facts:
-    weights = [item for item in plan if item.linear and item.tensor.name.endswith(".weight")]
-    linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
+def _recipe(precision: Precision, plan: list[Planned], group: int, inputs: Inputs) -> str:
+    """Returns in words what was done."""
+    weights = [item for item in plan if item.linear and item.tensor.name.endswith(WEIGHT)]
+    coarse = sum(isinstance(item.form, FourBits) for item in weights)
+    linears = len(weights) - coarse
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
     has_experts = any(item.linear and Expert.of_name(item.linear.module) for item in weights)
     tokens, transform = inputs.tokens, f"inputs and weights by a Hadamard transform in blocks of {inputs.block}"
@@ -302,6 +256,10 @@ def _facts(
         recipe += f"; {kept} outlier columns of magnitude {THRESHOLD:g} or more kept in bf16"
     if fused:
         recipe += f"; {fused} fused expert tensors left in bf16"
+    return recipe
+
+
+def _facts(parent: Manifest, precision: Precision, recipe: str, author: str) -> Facts:
     tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
     lineage = Lineage(parent.lineage.source, parent.reference, parent.digest, recipe, tools, author)
     return Facts(

@@ -22,7 +22,7 @@ _MOST_MARGIN: Final = 0.15
 _STRETCH: Final = 1.75  # a step may always take this multiple of its decodes alone; twice, with the line's error
 _PROMISE: Final = 1.1  # what a draft model's passes must promise, as a multiple of the tokens a second without them
 _CROWD: Final = 4  # from a waiting prompt for so many decodes on, prompts get more of a step
-_BEHIND_SHARE: Final = 0.05  # of the latency target: the prefill from behind the clients in a step
+_BACKGROUND_SHARE: Final = 0.05  # of the latency target: the prefill of background work in a step
 _BEHIND_CONSTANTS: Final = 4  # the same as a multiple of the constant of a step, on a slower machine
 _PAUSE: Final = 0.4  # seconds between two tokens that a crowd of prompts may make
 _LONGEST_PAUSE: Final = 4  # the same as a multiple of a step of the decodes alone, on a slower machine
@@ -132,10 +132,10 @@ class BatchingPolicy:
         return self.inter_token_latency_target / (1 + min(_MARGIN * self.cost.error, _MOST_MARGIN))
 
     @property
-    def behind_clients_seconds(self) -> float:
-        """The seconds of prefill in a step that computes prompts from behind the clients: the next client's request
+    def background_seconds(self) -> float:
+        """The seconds of prefill in a step that computes prompts of background work: the next client's request
         waits for its end. So it is short, but not so short that it is spent on constants."""
-        return max(_BEHIND_SHARE * self.inter_token_latency_target, _BEHIND_CONSTANTS * self.cost.coefficients[0])
+        return max(_BACKGROUND_SHARE * self.inter_token_latency_target, _BEHIND_CONSTANTS * self.cost.coefficients[0])
 
     def pays(self, work: Work) -> bool:
         """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If

@@ -18,11 +18,11 @@ from heapq import heappop, heappush
 
 from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
 from service.engine.protocol.messages import FinishReason, Request, StepOutput
+from service.engine.scheduling.background import BackgroundShare, clients_wait, is_background, is_batch_line, of_clients
 from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.draft_model import DraftModel
-from service.engine.scheduling.lane import Ride, clients_wait, is_behind_clients, is_line, of_clients
 from service.engine.scheduling.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
@@ -76,10 +76,10 @@ class Scheduler:
         self._newcomers: list[Sequence] = []
         self._deadlines: list[tuple[float, str]] = []
         self._num_adapted = 0
-        self._num_behind = 0
+        self._num_background = 0
         self._yields = False
-        self._ride: Ride | None = None
-        self._lane = Ride()
+        self._share: BackgroundShare | None = None
+        self._background = BackgroundShare()
         self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
         self.outputs = self.outputs_type(blocks, self._remove)
 
@@ -107,7 +107,7 @@ class Scheduler:
         sequence.max_num_tokens = min(sequence.num_prompt_tokens + request.params.max_tokens, self._max_tokens)
         self._live[request.id] = sequence
         self._num_adapted += request.adapter != ""
-        self._num_behind += request.priority < 0
+        self._num_background += request.priority < 0
         if request.deadline is not None:
             heappush(self._deadlines, (request.deadline, request.id))
         known = self.prefill.known(sequence)
@@ -129,13 +129,13 @@ class Scheduler:
         First, sequences end whose deadline has passed or cannot be met. Then decodes (all of them), running prefills
         and admissions share the step's budget, in this order, each in order of rank. In a step of decodes only, drafts
         may ride behind them. If restored blocks fill the step, it has copies only. The caller must call `update` next.
-        Sequences behind the clients' take part only in steps in which no client's prompt waits, and lines have a small
+        Background sequences take part only in steps in which no client's prompt waits, and lines have a small
         share of the steps in which clients decode.
         """
         self._end_expired(now)
         self._end_hopeless(now)
-        self._yields = self._num_behind > 0 and clients_wait(self.running, self.waiting)
-        self._open_lane(now)
+        self._yields = self._num_background > 0 and clients_wait(self.running, self.waiting)
+        self._admit_background(now)
         decodes = self._decodes()
         budget = self._step_budget(decodes)
         seconds = budget.seconds
@@ -143,8 +143,8 @@ class Scheduler:
         if len(plan) < len(self.running):
             self._plan_prefills(plan, budget)
         self._admit(plan, budget, now)
-        if self._ride is not None:
-            self._ride.seconds -= seconds - budget.seconds
+        if self._share is not None:
+            self._share.seconds -= seconds - budget.seconds
         certain = self.speculation.certain(plan, reserve=len(self.running)) if self._speculation else {}
         scheduled = self._scheduled(plan, self._draft(plan, budget, certain), certain)
         return Batch(tuple(scheduled), self.blocks.take_copies())
@@ -173,7 +173,7 @@ class Scheduler:
 
     def backlog(self) -> Backlog:
         """Returns the backlog ahead of a client's request that arrives now."""
-        running, waiting = (of_clients(each) if self._num_behind else each for each in (self.running, self.waiting))
+        running, waiting = (of_clients(each) if self._num_background else each for each in (self.running, self.waiting))
         return backlog_of(running, waiting, self.blocks, self._max_num_seqs)
 
     def check_integrity(self) -> None:
@@ -188,29 +188,29 @@ class Scheduler:
         if any(s.block_table for s in self.waiting) or not all(s.block_table for s in self.running):
             raise BrokenBlocks("blocks held by other than the running sequences")
 
-    def _open_lane(self, now: float) -> None:
-        """Finds out what lines may take of this step: `_ride` is None where no client is beside them."""
-        beside_clients = bool(self.running) and not is_behind_clients(self.running[0])
-        if self._num_behind:
-            self._lane.earn(now, self.policy.behind_clients_seconds, beside_clients=beside_clients)
-        self._ride = self._lane if beside_clients and self._num_behind and not self._yields else None
+    def _admit_background(self, now: float) -> None:
+        """Finds out what lines may take of this step: `_share` is None where no client is beside them."""
+        beside_clients = bool(self.running) and not is_background(self.running[0])
+        if self._num_background:
+            self._background.earn(now, self.policy.background_seconds, beside_clients=beside_clients)
+        self._share = self._background if beside_clients and self._num_background and not self._yields else None
 
     def _decodes(self) -> list[Sequence]:
         """Returns the sequences that decode in this step, in order of rank."""
         taking_part = of_clients(self.running) if self._yields else self.running
         decodes = [each for each in taking_part if each.num_computed_tokens + 1 == len(each.token_ids)]
-        if self._ride is None:
+        if self._share is None:
             return decodes
-        others = [each for each in decodes if not is_line(each)]
+        others = [each for each in decodes if not is_batch_line(each)]
         lines = decodes[len(others) :]
-        riding = self._ride.decodes([self.policy.row_seconds(len(each.token_ids)) for each in lines])
+        riding = self._share.decodes([self.policy.row_seconds(len(each.token_ids)) for each in lines])
         return others + lines[:riding]
 
     def _rests(self, sequence: Sequence) -> bool:
-        """Whether a sequence has no prefill in this step because it is behind the clients."""
-        if self._ride is not None:
-            return is_line(sequence) and self._ride.seconds <= 0
-        return self._yields and is_behind_clients(sequence)
+        """Whether a sequence has no prefill in this step because it is background work."""
+        if self._share is not None:
+            return is_batch_line(sequence) and self._share.seconds <= 0
+        return self._yields and is_background(sequence)
 
     def _step_budget(self, decodes: SequenceOf[Sequence]) -> StepBudget:
         kv_tokens = sum([len(sequence.token_ids) for sequence in decodes])
@@ -218,10 +218,10 @@ class Scheduler:
         taking_part = len(of_clients(live)) if self._yields else len(live)
         prefills = min(taking_part, self._max_num_seqs) - len(decodes)
         budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
-        if self._num_behind and not self._yields:
-            budget.seconds = min(budget.seconds, self.policy.behind_clients_seconds)
-            if self._ride is not None and self._ride.seconds > 0:
-                budget.seconds = min(budget.seconds, self._ride.seconds)
+        if self._num_background and not self._yields:
+            budget.seconds = min(budget.seconds, self.policy.background_seconds)
+            if self._share is not None and self._share.seconds > 0:
+                budget.seconds = min(budget.seconds, self._share.seconds)
         if prefills:
             context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
             self.token_budget = len(decodes) + budget.chunk(context)
@@ -274,9 +274,9 @@ class Scheduler:
     def _made_way(self) -> bool:
         """Preempts a sequence that runs although a client's waits for its seat or its blocks. Returns whether there was
         one."""
-        if not (self._yields and self.running and is_behind_clients(self.running[-1])):
+        if not (self._yields and self.running and is_background(self.running[-1])):
             return False
-        if is_behind_clients(self.waiting[0]):
+        if is_background(self.waiting[0]):
             return False
         self._preempt(self.running[-1])
         return True
@@ -347,7 +347,7 @@ class Scheduler:
             if deadline is None or sequence.status is not SequenceStatus.WAITING:
                 continue
             waiting = self.waiting[: self.waiting.index(sequence) + 1]
-            running = self.running if is_behind_clients(sequence) else of_clients(self.running)
+            running = self.running if is_background(sequence) else of_clients(self.running)
             ahead = backlog_of(running, waiting, self.blocks, self._max_num_seqs)
             if self.policy.is_hopeless(ahead, deadline - now):
                 self.outputs.end(sequence, FinishReason.DEADLINE)
@@ -357,7 +357,7 @@ class Scheduler:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
         del self._live[sequence.request.id]
         self._num_adapted -= sequence.request.adapter != ""
-        self._num_behind -= is_behind_clients(sequence)
+        self._num_background -= is_background(sequence)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.num_ended += 1

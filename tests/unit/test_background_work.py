@@ -1,4 +1,4 @@
-"""Sequences behind the clients: no share of a step while a client's prompt waits; seats and blocks are given back."""
+"""Background work: no share of a step while a client's prompt waits; places and blocks are given back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes import make_request, make_scheduler
 from tests.unit.test_scheduler import step
 
 
-def test_the_lane_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes() -> None:
+def test_it_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes() -> None:
     scheduler = make_scheduler(num_blocks=64, max_num_batched_tokens=16)
     scheduler.add(make_request("line", range(6), priority=-2, max_tokens=9))
     assert step(scheduler)[0] == [("line", 6)]
@@ -26,7 +26,7 @@ def test_without_the_pause_the_same_steps_are_shared(monkeypatch: pytest.MonkeyP
     """The bug, planted."""
     monkeypatch.setattr(module, "clients_wait", lambda running, waiting: False)
     with pytest.raises(AssertionError):
-        test_the_lane_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes()
+        test_it_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes()
 
 
 def measured_scheduler() -> Scheduler:

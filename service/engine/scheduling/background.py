@@ -1,7 +1,8 @@
-"""The lane is the work that waits behind every client's request: sequences of a priority below 0, as lines of batches.
+"""Background work waits behind every client's request: sequences of a priority below 0, as lines of batches.
 
-While a client's prompt waits for its first token the lane has no share of a step, and gives seats and blocks back.
-Beside the clients' decodes lines have a small share of the time (`Ride`). The module knows sequences; it changes none.
+While a client's prompt waits for its first token, background work has no share of a step, and gives its places and
+blocks back. Beside the clients' decodes lines of batches have a small share of the time (`BackgroundShare`). The module
+knows sequences; it changes none.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ _LAST_OF_ITS_OWN: Final = -1
 """The priority of what the server itself does for its clients, as summaries. Below it are lines."""
 
 
-def is_behind_clients(sequence: Sequence) -> bool:
+def is_background(sequence: Sequence) -> bool:
     return sequence.request.priority < 0
 
 
-def is_line(sequence: Sequence) -> bool:
+def is_batch_line(sequence: Sequence) -> bool:
     return sequence.request.priority < _LAST_OF_ITS_OWN
 
 
 def of_clients(sequences: SequenceOf[Sequence]) -> list[Sequence]:
-    return [each for each in sequences if not is_behind_clients(each)]
+    return [each for each in sequences if not is_background(each)]
 
 
 def clients_wait(running: SequenceOf[Sequence], waiting: SequenceOf[Sequence]) -> bool:
     """Returns whether a client's prompt waits for its first token; both lists are in order of rank."""
-    if waiting and not is_behind_clients(waiting[0]):
+    if waiting and not is_background(waiting[0]):
         return True
     return any(each.num_remaining_tokens > 1 for each in of_clients(running))
 
 
-class Ride:
+class BackgroundShare:
     """The seconds that lines may add to the steps of clients: a twentieth of the time, so that answers take a twentieth
     longer at most. What lines take at once may be more; then they pause until it is paid off, so they never starve."""
 
