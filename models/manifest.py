@@ -4,9 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, Self, cast, get_args
+from importlib.metadata import version as installed
+from typing import Any, Literal, Self, cast, get_args
 
 from models.errors import Corrupt, InvalidReference, InvalidSource
 
@@ -111,6 +112,11 @@ class Lineage:
     author: str = ""
 
 
+def tools_here() -> tuple[str, ...]:
+    """Returns the libraries that make versions, as a lineage lists them."""
+    return tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The facts that the maker of a version knows before it is published.
@@ -164,22 +170,17 @@ class Manifest:
         """The manifest of `facts` published as `reference`, which must have a version."""
         if reference.version is None:
             raise InvalidReference(f"{reference} names no version to publish")
-        return cls(
-            reference.name,
-            reference.version,
-            created_at,
-            facts.architecture,
-            facts.model_type,
-            facts.precision,
-            facts.dtype,
-            facts.context_window,
-            facts.vocab_size,
-            facts.parameters,
-            facts.license,
-            files,
-            facts.lineage,
-            layers=layers,
-        )
+        known = {field.name: getattr(facts, field.name) for field in fields(Facts)}
+        return cls(reference.name, reference.version, created_at, files=files, layers=layers, **known)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(**{field.name: getattr(self, field.name) for field in fields(Facts)})
+
+    def derived(self, recipe: str, author: str, **changes: Any) -> Facts:
+        """Returns the facts of a version that is made of this one by `recipe`, with `changes`."""
+        lineage = Lineage(self.lineage.source, self.reference, self.digest, recipe, tools_here(), author)
+        return replace(self.facts, **{"lineage": lineage, **changes})
 
     @property
     def reference(self) -> str:

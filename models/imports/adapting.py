@@ -6,7 +6,7 @@ adapter's files take space.
 
 import os
 import shutil
-from importlib.metadata import version as installed
+from dataclasses import replace
 from pathlib import Path
 
 from models.checkpoint import config_policy
@@ -14,7 +14,7 @@ from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.safetensors_file import read_header
 from models.errors import Conflict, InvalidSource
 from models.imports.sources import Source
-from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Facts, Lineage, Manifest
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Manifest
 from models.progress import Progress, silent
 from models.repository.repository import Repository
 from models.weights import adapters
@@ -56,7 +56,9 @@ def publish_adapter(
         progress(0.8, "publishing")
         for file in parent.files:
             _link(repository.path(parent) / file.path, staged / file.path)
-        return repository.publish(staged, _facts(parent, source, checked.recipe, author), name, version, known)
+        facts = parent.derived(checked.recipe, author)  # all that determines its digest is the parent's
+        lineage = replace(facts.lineage, source=source.description)
+        return repository.publish(staged, replace(facts, lineage=lineage), name, version, known)
 
 
 def _weights_of(source: Source) -> str:
@@ -70,19 +72,3 @@ def _link(path: Path, target: Path) -> None:
         os.link(path, target)
     except OSError:  # another file system, or too many links
         shutil.copyfile(path, target)
-
-
-def _facts(parent: Manifest, source: Source, recipe: str, author: str) -> Facts:
-    """Returns facts that equal the parent's in everything that determines its digest: see `Manifest.base_digest`."""
-    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
-    return Facts(
-        architecture=parent.architecture,
-        model_type=parent.model_type,
-        precision=parent.precision,
-        dtype=parent.dtype,
-        context_window=parent.context_window,
-        vocab_size=parent.vocab_size,
-        parameters=parent.parameters,
-        license=parent.license,
-        lineage=Lineage(source.description, parent.reference, parent.digest, recipe, tools, author),
-    )

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ from models.checkpoint.config_policy import read_json
 from models.checkpoint.safetensors_file import INDEX, Tensor, read_header
 from models.errors import Conflict, InvalidSource
 from models.imports import gguf_blocks
-from models.manifest import Facts, Lineage, Manifest
+from models.manifest import Manifest
 from models.progress import Progress, part, silent
 from models.repository.repository import Repository
 
@@ -72,8 +71,11 @@ def publish_file(
                 shutil.copyfile(directory / each.path, staged / each.path)
         tensors = [item.tensor for item in planned.values()]
         hashes = write_shards(staged, tensors, content, part(progress, 0.1, 1.0), FORMAT)
-        found = [item.blocks.type for item in planned.values() if item.blocks is not None]
-        return repository.publish(staged, _facts(parent, found, author), parent.name, version, hashes)
+        types = Counter(item.blocks.type for item in planned.values() if item.blocks is not None)
+        counted = ", ".join(f"{count} in {kind}" for kind, count in sorted(types.items()))
+        recipe = f"linear weights in the blocks of the GGUF file: {counted}; the rest bf16"
+        facts = parent.derived(recipe, author, precision="file")
+        return repository.publish(staged, facts, parent.name, version, hashes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,20 +105,3 @@ def _planned(
             stored = stored_name(layer.removesuffix(".weight"), weight.type)
             found[stored] = _Planned(Tensor(stored, "U8", tuple(weight.data.shape)), file, weight)
     return found
-
-
-def _facts(parent: Manifest, types: Iterable[str], author: str) -> Facts:
-    counted = ", ".join(f"{count} in {kind}" for kind, count in sorted(Counter(types).items()))
-    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
-    recipe = f"linear weights in the blocks of the GGUF file: {counted}; the rest bf16"
-    return Facts(
-        architecture=parent.architecture,
-        model_type=parent.model_type,
-        precision="file",
-        dtype=parent.dtype,
-        context_window=parent.context_window,
-        vocab_size=parent.vocab_size,
-        parameters=parent.parameters,
-        license=parent.license,
-        lineage=Lineage(parent.lineage.source, parent.reference, parent.digest, recipe, tools, author),
-    )

@@ -10,8 +10,7 @@ not read and not copied. The module imports torch and transformers only inside f
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
-from importlib.metadata import version as installed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from models.manifest import (
     Precision,
     is_file_name,
     precision_of,
+    tools_here,
 )
 from models.progress import Progress, part, silent
 from models.repository.archive import REPORT
@@ -76,113 +76,95 @@ def import_source(
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
+    order = _Order(repository, name, version, author, progress, calibrate)
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision, progress)
-        manifest = _published(repository, opened, name, version, precision, author, progress, calibrate, adapter_of)
+        manifest = order.publish(opened, precision, adapter_of)
         finish(repository, opened)
         return manifest
 
 
-def _published(
-    repository: Repository,
-    source: Source,
-    name: str,
-    version: str | None,
-    precision: str | None,
-    author: str,
-    progress: Progress,
-    calibrate: "Calibrate | None",
-    adapter_of: str | None,
-) -> Manifest:
-    if MANIFEST in source.files():
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a caller wants of an import, whatever the source is."""
+
+    repository: Repository
+    name: str
+    version: str | None
+    author: str
+    progress: Progress
+    calibrate: "Calibrate | None"
+
+    def publish(self, source: Source, precision: str | None, adapter_of: str | None) -> Manifest:
+        if MANIFEST in source.files():
+            if adapter_of is not None:
+                raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
+            return self._restore(source, precision)
         if adapter_of is not None:
-            raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
-        return _restore(repository, source, name, version, precision, progress)
-    if adapter_of is not None:
-        return _adapt(repository, source, adapter_of, name, version, precision, author, progress)
-    usual: Precision = "file" if source.gguf and not source.gguf.no_blocks else "bf16"
-    wanted = precision_of(precision) if precision else usual
-    return _convert(repository, source, name, version, wanted, author, progress, calibrate)
+            return self._adapt(source, adapter_of, precision)
+        usual: Precision = "file" if source.gguf and not source.gguf.no_blocks else "bf16"
+        return self._convert(source, precision_of(precision) if precision else usual)
 
+    def _adapt(self, source: Source, adapter_of: str, precision: str | None) -> Manifest:
+        parent = self.repository.resolve(adapter_of)
+        if ADAPTER_CONFIG not in source.files():
+            raise InvalidSource(f"{ADAPTER_CONFIG} is missing: this is no PEFT adapter; import it without adapter_of")
+        if precision is not None and precision_of(precision) != parent.precision:
+            raise InvalidSource(
+                f"An adapter of {parent.reference} is served in its precision, {parent.precision}; leave precision out"
+            )
+        return publish_adapter(self.repository, source, parent, self.name, self.version, self.author, self.progress)
 
-def _adapt(
-    repository: Repository,
-    source: Source,
-    adapter_of: str,
-    name: str,
-    version: str | None,
-    precision: str | None,
-    author: str,
-    progress: Progress,
-) -> Manifest:
-    parent = repository.resolve(adapter_of)
-    if ADAPTER_CONFIG not in source.files():
-        raise InvalidSource(f"{ADAPTER_CONFIG} is missing: this is no PEFT adapter; import it without adapter_of")
-    if precision is not None and precision_of(precision) != parent.precision:
-        raise InvalidSource(
-            f"An adapter of {parent.reference} is served in its precision, {parent.precision}; leave precision out"
-        )
-    return publish_adapter(repository, source, parent, name, version, author, progress)
-
-
-def _convert(
-    repository: Repository,
-    source: Source,
-    name: str,
-    version: str | None,
-    precision: Precision,
-    author: str,
-    progress: Progress,
-    calibrate: "Calibrate | None",
-) -> Manifest:
-    if precision == "file":
-        require_blocks(source.gguf)
-    if precision in QUANTIZED:
+    def _convert(self, source: Source, precision: Precision) -> Manifest:
+        if precision == "file":
+            require_blocks(source.gguf)
+        if precision not in QUANTIZED:
+            with self.repository.stage() as staged:
+                imported = _Import(source, staged, precision, self.progress)
+                return imported.publish(self.repository, self.name, self.version, self.author)
         from models.weights.quantize import quantize
 
-        known = (each for each in reversed(repository.versions(name)) if precision == "file")
+        known = (each for each in reversed(self.repository.versions(self.name)) if precision == "file")
         parent = next((each for each in known if _is_parent(each, source)), None)
         if parent is None:
-            parent = _convert(repository, source, name, None, "bf16", author, part(progress, 0.0, 0.5), None)
+            first = replace(self, version=None, progress=part(self.progress, 0.0, 0.5), calibrate=None)
+            parent = first._convert(source, "bf16")
+        rest = part(self.progress, 0.5, 1.0)
         if source.gguf and precision == "file":
-            return publish_file(repository, parent, source.gguf.path, version, author, part(progress, 0.5, 1.0))
-        return quantize(repository, parent, precision, version, author, part(progress, 0.5, 1.0), calibrate)
-    with repository.stage() as staged:
-        return _Import(source, staged, precision, progress).publish(repository, name, version, author)
+            return publish_file(self.repository, parent, source.gguf.path, self.version, self.author, rest)
+        return quantize(self.repository, parent, precision, self.version, self.author, rest, self.calibrate)
+
+    def _restore(self, source: Source, precision: str | None) -> Manifest:
+        """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear
+        it out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
+        with source.open(MANIFEST) as stream:
+            told = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
+        if precision is not None and precision_of(precision) != told.precision:
+            raise InvalidSource(f"This is an exported {told.precision} version; import it as that and quantize it then")
+        with self.repository.stage() as staged:
+            for number, file in enumerate(told.files):
+                self.progress(0.9 * number / len(told.files), f"copying {file.path}")
+                if source.copy(file.path, staged / file.path) != file.sha256:
+                    raise InvalidSource(f"{file.path} is not what was exported")
+            accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
+            if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
+                raise InvalidSource("config.json is not what the manifest says it is")
+            tokenizer_files.try_loading(staged)
+            check_weights(staged)
+            _check_fit(staged, told)
+            digests = {file.path: file.sha256 for file in told.files}
+            manifest = self.repository.publish(staged, told.facts, self.name, self.version, digests)
+        if REPORT in source.files():
+            with source.open(REPORT) as stream:
+                report = Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest)
+            self.repository.put_report(manifest, report)
+        return manifest
 
 
 def _is_parent(known: Manifest, source: Source) -> bool:
     """Whether a version is the bf16 one of the same source."""
     of_source = known.lineage.source == source.description and known.lineage.parent is None
     return of_source and known.precision == "bf16" and not known.has_adapter
-
-
-def _restore(
-    repository: Repository, source: Source, name: str, version: str | None, precision: str | None, progress: Progress
-) -> Manifest:
-    """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear it
-    out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
-    with source.open(MANIFEST) as stream:
-        told = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
-    if precision is not None and precision_of(precision) != told.precision:
-        raise InvalidSource(f"This is an exported {told.precision} version; import it as that and quantize it then")
-    with repository.stage() as staged:
-        for number, file in enumerate(told.files):
-            progress(0.9 * number / len(told.files), f"copying {file.path}")
-            if source.copy(file.path, staged / file.path) != file.sha256:
-                raise InvalidSource(f"{file.path} is not what was exported")
-        accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
-        if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
-            raise InvalidSource("config.json is not what the manifest says it is")
-        tokenizer_files.try_loading(staged)
-        check_weights(staged)
-        _check_fit(staged, told)
-        facts = Facts(**{field.name: getattr(told, field.name) for field in fields(Facts)})
-        manifest = repository.publish(staged, facts, name, version, {file.path: file.sha256 for file in told.files})
-    if REPORT in source.files():
-        with source.open(REPORT) as stream:
-            repository.put_report(manifest, Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest))
-    return manifest
 
 
 def _check_fit(staged: Path, told: Manifest) -> None:
@@ -303,7 +285,7 @@ class _Import:
             lineage=Lineage(
                 source=self._source.description,
                 recipe="; ".join(["import", *self._source.notes, *self._notes]),
-                tools=tuple(f"{package} {installed(package)}" for package in ("torch", "transformers")),
+                tools=tools_here(),
                 author=author,
             ),
         )

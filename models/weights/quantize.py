@@ -38,7 +38,6 @@ weights, so only `service.engine.runner` may load such a version. Tensors are re
 
 import shutil
 from functools import partial
-from importlib.metadata import version as installed
 from itertools import accumulate
 from pathlib import Path
 
@@ -47,7 +46,7 @@ import torch
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import INDEX
 from models.errors import Conflict, InvalidSource
-from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
+from models.manifest import HADAMARD, QUANTIZED, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.repository.repository import Repository
 from models.weights import fit, skeleton
@@ -129,7 +128,8 @@ def quantize(
             (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
         if wanted == "int4":
             (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
-        facts = _facts(parent, wanted, _recipe(wanted, plan, group, inputs), author)
+        recipe = _recipe(wanted, plan, group, inputs)
+        facts = parent.derived(recipe, author, precision=wanted, dtype="BF16")
         return repository.publish(staged, facts, parent.name, version, hashes)
 
 
@@ -257,19 +257,3 @@ def _recipe(precision: Precision, plan: list[Planned], group: int, inputs: Input
     if fused:
         recipe += f"; {fused} fused expert tensors left in bf16"
     return recipe
-
-
-def _facts(parent: Manifest, precision: Precision, recipe: str, author: str) -> Facts:
-    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
-    lineage = Lineage(parent.lineage.source, parent.reference, parent.digest, recipe, tools, author)
-    return Facts(
-        architecture=parent.architecture,
-        model_type=parent.model_type,
-        precision=precision,
-        dtype="BF16",
-        context_window=parent.context_window,
-        vocab_size=parent.vocab_size,
-        parameters=parent.parameters,
-        license=parent.license,
-        lineage=lineage,
-    )

@@ -130,11 +130,29 @@ def _as_part(module: Any) -> Any:
     return SimpleNamespace(weight=weight, bias=module.bias)
 
 
-class PackedForward:
+class LibraryForward:
+    """The library's model, with adapters over its modules."""
+
+    kind = "transformers"
+
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
+        self.model = model
+        self.no_states = _no_states(model)
+        self.vocab_size = vocab_size_of(model)
+        head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._adapted = Adapted(head, {name: (module, 0) for name, module in model.named_modules()})
+
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
+
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
+
+
+class PackedForward(LibraryForward):
     """The library's model over packed rows and our attention. A mixture of experts is not invariant: the library's
     router multiplies all rows at once."""
 
-    kind = "transformers"
     attends = True
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
@@ -148,19 +166,10 @@ class PackedForward:
         kernels = library()
         if kernels is not None and model.device.type == "cpu":
             replace_linears(model, kernels)
-        self.no_states = _no_states(model)
+        super().__init__(model)
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
-        self.model = model
         self.invariant = not any(is_fused(each) or isinstance(each, SeparateExperts) for each in model.modules())
-        self.vocab_size = vocab_size_of(model)
-        self._adapted = _adapted(model)
-
-    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.load_adapter(name, weights)
-
-    def unload_adapter(self, name: str) -> None:
-        self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
         with self._adapted.rows_of(step), _final_states(self.model, step.final is not None) as final:
@@ -202,12 +211,6 @@ def _final_states(model: transformers.PreTrainedModel, wanted: bool) -> Iterator
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _adapted(model: transformers.PreTrainedModel) -> Adapted:
-    """Returns adapters over the library's modules, each of which is its own place."""
-    head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return Adapted(head, {name: (module, 0) for name, module in model.named_modules()})
 
 
 class LayerInBlocks(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -253,23 +256,15 @@ class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
         return self.sequence.start + query_length, 0
 
 
-class PerSequenceForward:
-    kind = "transformers"
+class PerSequenceForward(LibraryForward):
+    """The library's model over one sequence after the other, with the library's own attention."""
+
     attends = False
     invariant = False
 
     def __init__(self, model: transformers.PreTrainedModel, attention: str) -> None:
         model.set_attn_implementation(attention)
-        self.model = model
-        self.no_states = _no_states(model)
-        self.vocab_size = vocab_size_of(model)
-        self._adapted = _adapted(model)
-
-    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.load_adapter(name, weights)
-
-    def unload_adapter(self, name: str) -> None:
-        self._adapted.unload_adapter(name)
+        super().__init__(model)
 
     def __call__(self, step: Step) -> Tensor:
         wanted = step.logit_rows.tolist()
