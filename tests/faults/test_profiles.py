@@ -10,7 +10,7 @@ import pytest
 
 from service.engine.client.client import EngineClient, EngineFailed
 from service.engine.protocol.messages import Profile
-from service.errors import Conflict, Unavailable
+from service.errors import Unavailable
 from tests.fakes import make_request
 from tests.faults.test_engine_process import QUICK, answer, client_of, engine, kill
 from tests.profiles import files_of
@@ -35,19 +35,6 @@ async def test_steps_of_a_living_engine(tmp_path: Path) -> None:
         ended = await task
     assert (ended.steps, ended.tokens, ended.error) == (5, 3 + 4, "")  # type: ignore[attr-defined]
     assert "piece-0000.json" in files_of(tmp_path)
-
-
-async def test_one_at_a_time(tmp_path: Path) -> None:
-    async with engine() as client:
-        first = await begun(client, order(tmp_path, 2))
-        with pytest.raises(Conflict):
-            await client.profile(order(tmp_path, 2))
-        await answer(client, make_request("a"))
-        await first
-        await answer(client, make_request("b"))
-        again = await begun(client, order(tmp_path, 2, id="profile-2"))
-        await answer(client, make_request("c"))
-        await again
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from structlog.testing import capture_logs
 
 from models.errors import Conflict, NotFound, RepositoryError, Stale, Unreachable
 from models.repository import rollouts
@@ -115,20 +113,6 @@ def test_compare_and_set_has_one_winner(pair: tuple[Repository, Repository]) -> 
             one.promote("demo", "production", "1", "back")
     entries = one.history("demo", "production")
     assert all(entry.previous == before.version for before, entry in pairwise(entries))
-
-
-def test_rollouts_are_shared(pair: tuple[Repository, Repository]) -> None:
-    one, two = pair
-    one.promote("demo", "production", "1", "")
-    limits = RolloutLimits()
-    wanted = Rollout("demo", "production", "", "2", 30, True, False, limits, "")
-    rollouts.put(one, wanted)
-    within(2, lambda: len(rollouts.all_running(two)) == 1)
-    with pytest.raises(Conflict, match="is being rolled out"):
-        rollouts.put(two, Rollout("demo", "production", "", "3", 5, True, False, limits, ""))
-    rollouts.promote(two, "demo", "production", "good")
-    within(2, lambda: one.resolve("demo").version == "2" and not rollouts.all_running(one))
-    within(2, lambda: [each.state for each in rollouts.history(one, "demo", "production")] == ["promoted"])
 
 
 def test_a_version_that_another_uses_cannot_be_deleted(pair: tuple[Repository, Repository]) -> None:
@@ -276,28 +260,6 @@ def test_a_restored_database_is_read_anew(pair: tuple[Repository, Repository], u
     earlier = "DELETE FROM records WHERE revision > 1; UPDATE record_state SET revision = 1"
     postgres.server().sql(earlier, database)
     within(3, lambda: two.resolve("demo").version == one.resolve("demo").version == "1")
-
-
-def test_instances_are_listed_with_what_they_tell(opened: Open) -> None:
-    one, two = opened("one"), opened("two")
-    opened("three", role="command")
-    records_of(one).tell({"ready": True})
-    records_of(two).tell({"ready": False})
-    within(3, lambda: len(records_of(one).servers()) == 2)
-    found = {each.id: each for each in records_of(two).servers()}
-    assert found[records_of(one).identity.id].state == '{"ready": true}'
-    assert all(each.is_living and each.software == "1.0" for each in found.values())
-    records_of(one).close()
-    assert [each.id for each in records_of(two).servers()] == [records_of(two).identity.id]
-
-
-@pytest.mark.parametrize(("ahead", "sentence"), [(3.5, r"3\.\d s ahead of"), (-4.0, r"[34]\.\d s behind"), (1.5, None)])
-def test_a_clock_that_is_apart_makes_an_instance_unfit(opened: Open, ahead: float, sentence: str | None) -> None:
-    with capture_logs() as logged:
-        unfit = records_of(opened("one", clock=lambda: time.time() + ahead)).unfit
-    assert (unfit is None) if sentence is None else re.search(sentence, unfit or "")
-    told = [each["ahead_seconds"] for each in logged if each["event"] == "clock_apart"]
-    assert told == [] if sentence is None else len(told) == 1 and abs(told[0] - ahead) < 0.5
 
 
 def test_the_time_of_a_slow_answer_is_no_error_of_the_clock() -> None:
