@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -35,6 +35,7 @@ SIMILAR = 0.5
 SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
 """Variables that Kubernetes adds to every pod's environment beside a Service named `dosirak`."""
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
+CHECKS = {"trusted_network": checked_network, "store_url": require_store_url, "otlp_endpoint": checked_url}
 
 
 class Settings(BaseSettings):
@@ -289,11 +290,6 @@ class Settings(BaseSettings):
             raise ValueError("must be a multiple of 8")
         return value
 
-    @field_validator("trusted_network")
-    @classmethod
-    def _network_that_can_be(cls, value: str | None) -> str | None:
-        return checked_network(value) if value else None
-
     @field_validator("devices")
     @classmethod
     def _devices_that_can_be(cls, value: str | None) -> str | None:
@@ -306,16 +302,11 @@ class Settings(BaseSettings):
             raise ValueError(f"must begin with {' or '.join(DATABASES)}")
         return value
 
-    @field_validator("store_url")
+    @field_validator("trusted_network", "store_url", "otlp_endpoint")
     @classmethod
-    def _store(cls, value: str | None) -> str | None:
+    def _checked_unless_empty(cls, value: str | None, info: ValidationInfo) -> str | None:
         """An empty variable is none: compose files make one of an unset variable."""
-        return require_store_url(value) if value else None
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _collector(cls, value: str | None) -> str | None:
-        return checked_url(value) if value else None
+        return CHECKS[str(info.field_name)](value) if value else None
 
     @property
     def origins(self) -> tuple[str, ...]:

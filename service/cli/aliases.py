@@ -16,7 +16,7 @@ from models.manifest import DEFAULT_ALIAS
 from models.repository import rollouts
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Alias, Json, Name, Reason, Version, console, print_json, repository, who
+from service.cli.terminal import Alias, Json, Name, Reason, Version, answer, console, print_json, repository, who
 
 
 def promote(
@@ -55,9 +55,6 @@ def history(
 ) -> None:
     """The history of an alias: every change with its author, time and reason."""
     entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
-    if json:
-        print_json([asdict(entry) for entry in entries])
-        return
     table = Table(Column("time", overflow="fold"), "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
         table.add_row(
@@ -69,7 +66,7 @@ def history(
             entry.reason,
             "; ".join(entry.overridden),
         )
-    console.print(table)
+    answer(json, [asdict(entry) for entry in entries], table)
 
 
 def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
@@ -105,11 +102,8 @@ def rollout(
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
     found = rollouts.history(store, name, alias)
-    if json:
-        print_json(msgspec.to_builtins(found))
-        return
     table = Table("candidate", "weight", "state", "began", "ended", "reason")
     for each in found:
         weighed = f"{each.weight:g} %" + (", shadow" if each.shadow else "")
         table.add_row(each.reference, weighed, each.state, each.started_at, each.ended_at or "–", each.reason)
-    console.print(table)
+    answer(json, msgspec.to_builtins(found), table)

@@ -27,6 +27,7 @@ from service.cli.terminal import (
     Reason,
     Reference,
     Version,
+    answer,
     complete_reference,
     console,
     print_json,
@@ -224,10 +225,9 @@ def verify(reference: Reference, json: Json = False) -> None:
     store = repository()
     manifest = store.resolve(reference)
     store.verify(manifest)
-    if json:
-        print_json({"model": manifest.reference, "ok": True, "files": len(manifest.files), "digest": manifest.digest})
-        return
-    console.print(f"{manifest.reference}: {len(manifest.files)} files as published, digest {manifest.short_digest}")
+    sentence = f"{manifest.reference}: {len(manifest.files)} files as published, digest {manifest.short_digest}"
+    value = {"model": manifest.reference, "ok": True, "files": len(manifest.files), "digest": manifest.digest}
+    answer(json, value, sentence)
 
 
 @app.command()
@@ -240,10 +240,8 @@ def export(
     store = repository()
     manifest = store.resolve(reference)
     size = write(store, manifest, target)
-    if json:
-        print_json({"model": manifest.reference, "file": str(target), "bytes": size})
-        return
-    console.print(f"{manifest.reference} is in {target.name}, {size / 1e6:.1f} MB")
+    value = {"model": manifest.reference, "file": str(target), "bytes": size}
+    answer(json, value, f"{manifest.reference} is in {target.name}, {size / 1e6:.1f} MB")
 
 
 @app.command()
@@ -257,10 +255,7 @@ def delete(
     if asked.version is None:
         raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
     repository().delete(asked.name, asked.version, reason, who())
-    if json:
-        print_json({"deleted": reference})
-        return
-    console.print(f"deleted {reference}")
+    answer(json, {"deleted": reference}, f"deleted {reference}")
 
 
 @app.command()
@@ -274,12 +269,11 @@ def gc(
     from models.imports.upkeep import collect
 
     collected = collect(repository(), keep, "gc", who())
-    if json:
-        print_json(asdict(collected))
-        return
-    console.print(
+    answer(
+        json,
+        asdict(collected),
         f"{len(collected.versions)} versions and {len(collected.leftovers)} leftovers removed, "
-        f"{collected.bytes / 1e6:.1f} MB besides"
+        f"{collected.bytes / 1e6:.1f} MB besides",
     )
 
 

@@ -17,7 +17,7 @@ from models.repository.repository import Repository
 from models.repository.store import binding
 from models.repository.store.shared_store import SharedStore
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Json, console, print_json
+from service.cli.terminal import Json, answer, console, print_json
 from service.settings import Settings
 from service.storage import records
 
@@ -34,10 +34,8 @@ def init(
     """Make a store of an empty directory or prefix, and check that it keeps conditional writes."""
     place = url or _url(settings_or_exit(console))
     store = SharedStore.init(place)
-    if json:
-        print_json({"url": place, "id": store.identity})
-        return
-    console.print(f"{place} is the store {store.identity}", soft_wrap=True)
+    value = {"url": place, "id": store.identity}
+    answer(json, value, f"{place} is the store {store.identity}", soft_wrap=True)
 
 
 @app.command()
@@ -70,11 +68,8 @@ def bind(json: Json = False) -> None:
     settings = settings_or_exit(console)
     store, database = SharedStore.open(_url(settings)), records.database_id(settings)
     binding.bind(store, database)
-    if json:
-        print_json({"database": database})
-        return
-    told = "no shared database" if database is None else f"database {database}"
-    console.print(f"{store.remote.url} is the store of {told}", soft_wrap=True)
+    bound = "no shared database" if database is None else f"database {database}"
+    answer(json, {"database": database}, f"{store.remote.url} is the store of {bound}", soft_wrap=True)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from models.errors import RepositoryError
 from models.imports.catalogue import entries
@@ -69,6 +69,14 @@ def repository() -> Repository:
 
 def who() -> str:
     return settings_or_exit(console).who
+
+
+def answer(json: bool, value: object, shown: RenderableType, *, soft_wrap: bool = False) -> None:
+    """Prints the value as JSON, or what a person is shown of it."""
+    if json:
+        print_json(value)
+    else:
+        console.print(shown, soft_wrap=soft_wrap)
 
 
 def print_json(value: object) -> None:

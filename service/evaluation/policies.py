@@ -21,9 +21,8 @@ from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.sources import Past
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import Request, SamplingParams
-from service.evaluation.offline import load, run_all
-from service.evaluation.recall import NEW_TOKENS, SEED
+from service.evaluation.offline import load
+from service.evaluation.recall import NEW_TOKENS, SEED, answers
 from service.settings import Settings
 from service.storage.records import open_repository
 from service.text.messages import Message
@@ -53,7 +52,7 @@ class Recaller:
         pasts = self._summaries(cases) if policy == "summarise" else [Past()] * len(cases)
         prompts = [self._prompt(case, policy, past) for case, past in zip(cases, pasts, strict=True)]
         windows = [self._prompt(case, "window", Past()) for case in cases]
-        texts = self._answers([prompt.token_ids for prompt in prompts], NEW_TOKENS)
+        texts = answers(self._core, self._tokenizer, [prompt.token_ids for prompt in prompts], NEW_TOKENS)
         return [
             Asked(_holds(case, window) is False, _holds(case, prompt), is_right(case, text))
             for case, window, prompt, text in zip(cases, windows, prompts, texts, strict=True)
@@ -79,14 +78,8 @@ class Recaller:
             options = ContextOptions("window")  # of more than a window, the newest messages
             prompt = build_prompt(self._tokenizer, self._window, Chat(said), max_new_tokens=tokens, context=options)
             prompts.append(prompt.token_ids)
-        texts = self._answers(prompts, tokens)
+        texts = answers(self._core, self._tokenizer, prompts, tokens)
         return [Past(summaries=((place, text),)) for place, text in zip(places, texts, strict=True)]
-
-    def _answers(self, prompts: Sequence[tuple[int, ...]], most: int) -> list[str]:
-        params = SamplingParams(max_tokens=most, stop_token_ids=self._tokenizer.stop_token_ids)
-        requests = (Request(str(at), ids, params, arrival=at) for at, ids in enumerate(prompts))
-        made = run_all(self._core, requests).values()
-        return [self._tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made]
 
 
 def print_policies(settings: Settings, reference: str, questions: int, console: Console) -> None:

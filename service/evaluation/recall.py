@@ -55,17 +55,25 @@ def rows(
     core: EngineCore, tokenizer: Tokenizer, asked: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
 ) -> list[Row]:
     """Returns the table of one version, whose engine answers greedily."""
-    params = SamplingParams(max_tokens=NEW_TOKENS, stop_token_ids=tokenizer.stop_token_ids)
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:
-        requests = (
-            Request(str(number), tuple(prompt_of(tokenizer, case)), params, arrival=number)
-            for number, case in enumerate(asked)
-        )
-        made = run_all(core, requests, on_end)
-        return [tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made.values()]
+        return answers(core, tokenizer, [tuple(prompt_of(tokenizer, case)) for case in asked], NEW_TOKENS, on_end)
 
     return table(asked, answer)
+
+
+def answers(
+    core: EngineCore,
+    tokenizer: Tokenizer,
+    prompts: Sequence[tuple[int, ...]],
+    most: int,
+    on_end: Callable[[], object] = lambda: None,
+) -> list[str]:
+    """Returns the greedy answers, of `most` tokens at most; calls `on_end` as each ends."""
+    params = SamplingParams(max_tokens=most, stop_token_ids=tokenizer.stop_token_ids)
+    requests = (Request(str(at), token_ids, params, arrival=at) for at, token_ids in enumerate(prompts))
+    made = run_all(core, requests, on_end)
+    return [tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made.values()]
 
 
 def prompt_of(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
