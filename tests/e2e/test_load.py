@@ -1,17 +1,49 @@
-"""The smoke scenario on a real server, alone and through proxies that spoil it; aliases that a scenario moves."""
+"""The load runner as a process: against a server whose times are known, on a real server with aliases that a
+scenario moves, through proxies that spoil it."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.e2e.server import ROOT, Server
-from tests.e2e.test_load_runner import assert_recounted, broken, figures_of, recount, run
+from loadtest.fake_server import FakeServer
+from tests.e2e.server import ROOT, Server, python
 from tests.proxies import Proxy, listening
+from tests.waiting import block_until
 
+SCENARIO = """
+name = "short"
+[load]
+kind = "open"
+rate = 50
+warmup_seconds = 0.5
+seconds = 4
+answer_seconds = 10
+min_samples = 200
+[[requests]]
+route = "/generate_stream"
+weight = 3
+max_new_tokens = 6
+[[requests]]
+route = "/v1/chat/completions"
+max_new_tokens = 6
+[limits]
+failed_ratio = 0
+ttft_p50_ms = 120
+tokens_per_second = 100
+[worse_by]
+ttft_p50_ms = 5
+"""
 SMOKE = ROOT / "loadtest" / "scenarios" / "smoke.toml"
 MOVES = """
 name = "moves"
@@ -43,6 +75,116 @@ model = "demo"
 failed_ratio = 0
 versions = 2
 """
+
+
+@pytest.fixture
+def fake() -> FakeServer:
+    return FakeServer(first_seconds=0.02, gap_seconds=0.002)
+
+
+@pytest.fixture
+def url(fake: FakeServer) -> Iterator[str]:
+    with listening(fake.start) as address:
+        yield address
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "short.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def run(scenario: Path, url: str, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = python("-m", "loadtest.run", str(scenario), "--host", url, "--out", str(out), *words)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOSIRAK")}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def figures_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "figures.json").read_text()))
+
+
+def broken(out: Path) -> list[str]:
+    return [each["figure"] for each in figures_of(out)["limits"] if not each["holds"]]
+
+
+def recount(out: Path) -> dict[str, float]:
+    """The figures again, from the lines of samples alone, by other code."""
+    samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    begin, end = figures_of(out)["window"]
+    counted = [each for each in samples if begin <= each["due"] < end]
+    good = [each for each in counted if each["error"] == ""]
+    values = {
+        "ttft": [each["ttft_ms"] for each in good if each["ttft_ms"] is not None],
+        "itl": [gap for each in good for gap in each["itl_ms"]],
+        "e2e": [each["e2e_ms"] for each in good],
+    }
+    found = {
+        f"{name}_p{percent}_ms": float(np.percentile(of, percent))
+        for name, of in values.items()
+        if of
+        for percent in (50, 95, 99)
+    }
+    seconds = max([end, *(each["due"] + each["e2e_ms"] / 1e3 for each in good)]) - begin
+    found["tokens_per_second"] = sum(each["tokens"] for each in good) / seconds
+    found["requests_per_second"] = len(good) / seconds
+    found["failed_ratio"] = 1 - len(good) / len(counted)
+    return found
+
+
+def assert_recounted(out: Path) -> None:
+    told = figures_of(out)["figures"]
+    for name, value in recount(out).items():
+        assert told[name] == pytest.approx(value, abs=1e-9), name
+
+
+def test_a_good_server_holds_and_the_figures_are_those_of_its_samples(
+    fake: FakeServer, url: str, scenario: Path, tmp_path: Path
+) -> None:
+    done = run(scenario, url, tmp_path / "out", "--key", "secret-key")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "short: holds" in done.stdout and not done.stderr
+    made = figures_of(tmp_path / "out")
+    assert made["counted"] == 200 and made["figures"]["ttft_p50_ms"] >= 20 and made["figures"]["itl_p95_ms"] > 0
+    assert_recounted(tmp_path / "out")
+    assert set(made["limits"][0]) >= {"figure", "limit", "value", "holds"}
+    for fact in ("host", "commit", "command", "date"):
+        assert made[fact]
+    pages = [(tmp_path / "out" / name).read_text() for name in ("report.html", "report.md", "figures.json")]
+    assert all("secret-key" not in page and "python -m loadtest.run" in page for page in pages)
+    assert fake.requests == 225 + 2  # the warm-up's, /readyz and /info
+
+
+def test_a_late_first_byte_breaks_a_limit_by_name(url: str, scenario: Path, tmp_path: Path) -> None:
+    with listening(Proxy(url, delay=0.15).start) as address:
+        done = run(scenario, address, tmp_path / "out")
+    assert done.returncode == 1 and broken(tmp_path / "out") == ["ttft_p50_ms"], done.stdout
+    assert "BROKEN  ttft_p50_ms is" in done.stdout and "short: broken: ttft_p50_ms" in done.stdout
+    assert recount(tmp_path / "out")["ttft_p50_ms"] >= 170
+    assert_recounted(tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that holds."""
+    directory = tmp_path_factory.mktemp("good")
+    (directory / "short.toml").write_text(SCENARIO)
+    with listening(FakeServer().start) as address:
+        assert run(directory / "short.toml", address, directory / "out").returncode == 0
+    return directory / "out"
+
+
+def test_a_run_that_is_ended_says_so(fake: FakeServer, url: str, scenario: Path, tmp_path: Path) -> None:
+    words = ["-m", "loadtest.run", str(scenario), "--host", url, "--out", str(tmp_path / "out")]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(python(*words), cwd=ROOT, text=True, **pipes) as process:
+        block_until(lambda: fake.requests > 10)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        said, cried = process.communicate(timeout=60)
+    assert process.returncode == 2 and said == "not measured: interrupted\n" and not cried
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.nightly
