@@ -1,4 +1,5 @@
-"""Devices that are named one by one: which names are refused, which replica goes where, which model is divided."""
+"""The host's share and its devices: cores, memory and names; what is no device is refused, and each replica gets
+one."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from models.weights.loading import resolve_device
+from service import host
 from service.cli.serve.checks import CannotStart, check_devices
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
@@ -246,3 +248,20 @@ def test_layers_keys_and_plans_lie_on_the_layers_devices() -> None:
     plan = AttentionPlan(cache, [SequenceRows(0, 3, 0, [0])], 3, 1, host)
     assert plan.on(host) is plan and plan.on(other) is plan.on(other)
     assert plan.on(other).slots.device == other and plan.slots.device == host
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 300\ninactive_file 250\n"}, 550),
+        ({"memory.max": "1000", "memory.current": "700"}, 300),
+        ({"memory.max": "1000", "memory.current": "1700"}, 0),
+    ],
+)
+def test_files_that_the_kernel_keeps_are_free_memory(
+    files: dict[str, str], available: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    assert host.available_memory() == available

@@ -1,7 +1,11 @@
-"""Jobs in processes of their own: in turn, told, cancelled, and cleaned up after a crash."""
+"""Jobs run one after the other in processes of their own, report progress, end at once when told, and outlive
+nothing."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -11,9 +15,11 @@ import psutil
 import pytest
 
 from models.errors import Conflict as RepositoryConflict
+from models.errors import InvalidSource
 from models.progress import silent
 from models.repository.repository import Repository
 from service.errors import Conflict, NotFound, Overloaded
+from service.evaluation.jobs import child
 from service.evaluation.jobs.job import Job, JobFiles
 from service.evaluation.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
 from service.evaluation.jobs.work import run, shortened
@@ -22,6 +28,8 @@ from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama
 from tests.e2e.server import command_of
 from tests.waiting import until
+
+FAKE = "tests.fake_job"
 
 
 @pytest.fixture
@@ -180,3 +188,32 @@ def test_what_jobs_publish_says_who_asked(tmp_path: Path) -> None:
     published = Repository(settings.data_dir).versions("tiny")
     assert [each.lineage.author for each in published] == ["key:1a2b3c4d", "key:1a2b3c4d"]
     assert [each.precision for each in published] == ["bf16", "int8"]
+
+
+def test_result_and_progress() -> None:
+    seen: list[tuple[float, str]] = []
+    done = child.run("import", {}, os.environ, lambda *step: seen.append(step), FAKE)
+    assert done == {"model": "demo", "version": "1"}
+    assert seen == [(0.5, "half way")]
+
+
+def test_its_sentence_is_raised() -> None:
+    with pytest.raises(InvalidSource, match="its weights are odd"):
+        child.run("import", {"error": "its weights are odd"}, os.environ, worker=FAKE)
+
+
+def test_an_end_without_a_sentence() -> None:
+    with pytest.raises(InvalidSource, match="process of the import ended with status 7"):
+        child.run("import", {"exit": 7}, os.environ, worker=FAKE)
+
+
+def test_a_person_who_waits_is_served_at_the_priority_of_the_command() -> None:
+    """The server's own jobs stand back behind its answers; beside a busy machine they hardly run."""
+    source = "import os, sys\nfrom unittest import mock\nfrom service.evaluation.jobs import worker\n"
+    source += "with mock.patch.object(worker, 'run', lambda *_: {'nice': os.nice(0)}): worker.main()"
+    nices = []
+    for job in ('{"kind": "import", "arguments": {}, "awaited": true}', '{"kind": "import", "arguments": {}}'):
+        command = [sys.executable, "-c", source]
+        shown = subprocess.run(command, input=job, capture_output=True, text=True, check=True).stdout
+        nices.append(json.loads(shown)["result"]["nice"])
+    assert nices == [os.nice(0), min(19, os.nice(0) + 10)]

@@ -1,4 +1,5 @@
-"""One turn of a session at a time: within a process, and on PostgreSQL over all that share it."""
+"""One turn of a session at a time, within a process and on PostgreSQL over all that share it; one generation for a
+key, its answer byte for byte, also where the first to ask has died."""
 
 from __future__ import annotations
 
@@ -10,8 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.storage.sessions import SessionStore
-from tests.sessions import needs_postgresql, new_database
+from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from service.storage.sessions import Finished, Fresh, InProgress, NewReply, SessionStore
+from service.storage.sessions.claims import LEASE_SECONDS, Claim, Done
+from service.storage.sessions.idempotency import KEPT_SECONDS
+from tests.sessions import Clock, a_turn, contents, needs_postgresql, new_database
+
+ANSWER = b'data: {"text": "\xea\xb0\x80\x00"}\n\n'
 
 
 @pytest.fixture
@@ -86,3 +92,96 @@ async def test_the_dead_hold_nothing(shared: list[SessionStore]) -> None:
             pass
     async with here.turn_lock("ann", "t"):
         pass
+
+
+async def fresh(store: SessionStore, key: str = "key", body: str = "hash") -> Claim:
+    begun = await store.idempotency.begin("ann", key, body)
+    assert isinstance(begun, Fresh)
+    return begun.claim
+
+
+async def test_the_answer_is_kept_with_the_turn(store: SessionStore) -> None:
+    session = await store.create("ann")
+    claim = await fresh(store)
+    assert isinstance(await store.idempotency.begin("ann", "key", "hash"), InProgress)
+    await store.append_turn("ann", session.id, a_turn(), done=Done(claim, ANSWER))
+    assert await store.idempotency.begin("ann", "key", "hash") == Finished(ANSWER)
+    claim = await fresh(store, "key 2")
+    await store.replace_last_reply("ann", session.id, NewReply("again"), done=Done(claim, b"2"))
+    assert await store.idempotency.begin("ann", "key 2", "hash") == Finished(b"2")
+
+
+async def test_without_the_turn_there_is_no_answer(store: SessionStore) -> None:
+    claim = await fresh(store)
+    with pytest.raises(NotFound):
+        await store.append_turn("ann", "s_none", a_turn(), done=Done(claim, ANSWER))
+    assert isinstance(await store.idempotency.begin("ann", "key", "hash"), InProgress)
+    await store.idempotency.abandon(claim)
+    await fresh(store)
+
+
+async def test_another_body_is_a_conflict(store: SessionStore) -> None:
+    claim = await fresh(store)
+    with pytest.raises(Conflict, match="another body"):
+        await store.idempotency.begin("ann", "key", "other")
+    await store.idempotency.finish(Done(claim, ANSWER))
+    with pytest.raises(Conflict, match="another body"):
+        await store.idempotency.begin("ann", "key", "other")
+
+
+async def test_one_of_many_gets_to_work(store: SessionStore, database_url: str, clock: Clock) -> None:
+    other = await SessionStore.open(database_url, clock=clock)
+    begun = await asyncio.gather(*(each.idempotency.begin("ann", "key", "hash") for each in (store, other) * 6))
+    assert sorted(type(each).__name__ for each in begun) == ["Fresh"] + ["InProgress"] * 11
+    await other.close()
+
+
+async def test_who_comes_second_waits(store: SessionStore) -> None:
+    claim = await fresh(store)
+    waiting = asyncio.create_task(store.idempotency.wait("ann", "key", "hash", 20))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await store.idempotency.finish(Done(claim, ANSWER))
+    assert await waiting == Finished(ANSWER)
+    await fresh(store, "long")
+    with pytest.raises(Unavailable):
+        await store.idempotency.wait("ann", "long", "hash", 0.2)
+
+
+async def test_the_dead_are_followed(store: SessionStore, clock: Clock) -> None:
+    session = await store.create("ann")
+    slow = await fresh(store)
+    clock.move(LEASE_SECONDS - 1)
+    await store.idempotency.renew(slow)
+    clock.move(LEASE_SECONDS - 1)
+    assert isinstance(await store.idempotency.begin("ann", "key", "hash"), InProgress)
+    clock.move(2)
+    claim = await fresh(store)
+    assert claim.token != slow.token
+    for call in (
+        store.append_turn("ann", session.id, a_turn("slow"), done=Done(slow, b"slow")),
+        store.idempotency.renew(slow),
+        store.idempotency.finish(Done(slow, b"slow")),
+    ):
+        with pytest.raises(Conflict, match="took this Idempotency-Key over"):
+            await call
+    await store.idempotency.abandon(slow)
+    await store.append_turn("ann", session.id, a_turn("quick"), done=Done(claim, b"quick"))
+    assert await store.idempotency.begin("ann", "key", "hash") == Finished(b"quick")
+    assert (await contents(store, "ann", session.id))[::2] == ["quick"]
+
+
+async def test_kept_for_a_day(store: SessionStore, clock: Clock) -> None:
+    claim = await fresh(store)
+    clock.move(LEASE_SECONDS / 2)
+    await store.idempotency.finish(Done(claim, ANSWER))
+    clock.move(KEPT_SECONDS - 1)
+    assert await store.idempotency.begin("ann", "key", "hash") == Finished(ANSWER)
+    clock.move(1)
+    await fresh(store, body="another body")
+
+
+async def test_a_key_that_cannot_be_kept(store: SessionStore) -> None:
+    for key in ("x" * 256, "a\x00b", "\udc80"):
+        with pytest.raises(InvalidRequest, match="key"):
+            await store.idempotency.begin("ann", key, "hash")

@@ -1,4 +1,5 @@
-"""`make` on a machine that lacks something says one sentence with the way out."""
+"""make on a machine that lacks something says one sentence with the way out; requirements.txt is what serving needs,
+pinned as tested; and the wheel has every file that is read."""
 
 from __future__ import annotations
 
@@ -7,9 +8,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.wheel import built_wheel
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "service" / "engine" / "runner" / "native"
@@ -18,6 +26,7 @@ if [ "$1" = -V ]; then echo Python {version}; exit; fi
 exec "{python}" -c 'import sys; sys.version_info = ({numbers}); exec(sys.argv[1])' "$2"
 """
 """A Python that says it is of another version."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def make(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -74,3 +83,57 @@ def test_without_a_compiler_it_says_so_goes_on_and_tries_again(tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         assert "torch operations will serve, several times slower: no C++ compiler; install one of g++" in done.stderr
         assert not built.exists()
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return {canonicalize_name(line.partition("==")[0]): line for line in lines if line and line[0] != "#"}
+
+
+def needed(wanted: Iterable[str]) -> set[str]:
+    """All packages that these ask for on this platform, and those that they ask for."""
+    waiting, seen = [Requirement(each) for each in wanted], set[tuple[str, frozenset[str]]]()
+    while waiting:
+        package = waiting.pop()
+        key = (canonicalize_name(package.name), frozenset(package.extras))
+        if key not in seen:
+            seen.add(key)
+            waiting += [each for each in map(Requirement, requires(package.name) or ()) if _applies(each, package)]
+    return {name for name, _ in seen}
+
+
+def _applies(asked: Requirement, by: Requirement) -> bool:
+    return asked.marker is None or any(asked.marker.evaluate({"extra": extra}) for extra in (*by.extras, ""))
+
+
+def test_they_are_what_the_project_needs_to_serve() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = needed([*PROJECT["dependencies"], *extras["postgres"], *extras["s3"]])
+    known = pins("requirements.txt")
+    # packages that torch and its like ask for where there is a GPU are left to their own pins
+    assert set(known) == wanted & set(pins("constraints.txt"))
+
+
+def test_they_are_pinned_as_tested() -> None:
+    assert pins("requirements.txt").items() <= pins("constraints.txt").items()
+
+
+def test_nothing_that_tests_or_measures_is_among_them() -> None:
+    extras = PROJECT["optional-dependencies"]
+    tools = {canonicalize_name(Requirement(each).name) for each in extras["dev"] + extras["load"]}
+    serving = needed([*PROJECT["dependencies"], *extras["postgres"], *extras["s3"]])
+    assert not set(pins("requirements.txt")) & (tools - serving)
+    assert not {"pytest", "mypy", "ruff", "hypothesis", "locust"} & set(pins("requirements.txt"))
+
+
+def test_every_file_that_is_read_is_in_the_wheel(tmp_path: Path) -> None:
+    held = set(zipfile.ZipFile(built_wheel(tmp_path)).namelist())
+    for folder in (
+        "service/api/http/templates",
+        "service/engine/runner/native/src",
+        "service/ui",
+        "models/demo/weights",
+    ):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in (".pyc", ".md"))
+        wanted = {str(path.relative_to(ROOT)) for path in files}
+        assert wanted and wanted <= held, wanted - held
