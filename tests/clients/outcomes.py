@@ -21,7 +21,7 @@ from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError, TextGenerationError
 from pydantic import ValidationError
 
-from tests.api import anthropic_golden, ollama_golden
+from tests.clients.calls import ANTHROPIC, OLLAMA
 from tests.clients.running import found_by, run
 from tests.clients.test_openai_node import found_by_node
 
@@ -116,20 +116,20 @@ async def of_huggingface(url: str) -> Outcomes:
 
 
 async def of_ollama(url: str) -> Outcomes:
-    """Every call of the golden file, but for the one that unloads."""
+    """Every call of `calls`, but for the one that unloads."""
     client: Any = ollama.AsyncClient(host=url, transport=_Greedy())
     outcomes = Outcomes()
-    for name, call in ollama_golden.CALLS.items():
+    for name, call in OLLAMA.items():
         if (name := f"ollama: {name}") != UNLOADS:
             outcomes[name] = await _outcome(lambda call=call: _joined(call(client)))  # type: ignore[misc]
     return outcomes
 
 
 async def of_anthropic(url: str) -> Outcomes:
-    """Every call of the golden file."""
+    """Every call of `calls`."""
     client = _GreedyAnthropic(base_url=url, api_key="x", max_retries=0)
     outcomes = Outcomes()
-    for name, call in anthropic_golden.CALLS.items():
+    for name, call in ANTHROPIC.items():
         outcomes[f"anthropic: {name}"] = await _outcome(lambda call=call: _joined(call(client)))  # type: ignore[misc]
     return outcomes
 
