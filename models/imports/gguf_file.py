@@ -67,6 +67,8 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
         write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     notes = [f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"]
+    if told.values.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.pre" not in told.values:
+        notes.append("the file does not say how text is split, so that llama.cpp's default is taken")
     if ends is None:
         notes.append("no token of the file ends an answer")
     return Unpacked(path, tuple(notes), why_no_blocks(told.architecture, tensors))

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from models.errors import InvalidSource
+from models.imports.gguf_splits import DEFAULT, SPLITS
 
-_PLAIN_SPLITS: Final = frozenset({"gpt-2", "phi-2", "mpt", "olmo"})
-"""Names of the way in which GPT-2 splits text, besides those that transformers knows."""
-_DIGIT_SPLITS: Final = frozenset({"smollm"})
-"""Names of the way that makes each digit a piece of its own, and splits what is between them as GPT-2 does."""
 _LLAMA3: Final = frozenset(
     {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken"}
 )
 """Names of splits whose vocabularies put BOS before a text, unless a file says otherwise."""
-_TAKE_WHOLE_PIECES: Final = _LLAMA3 | {"gpt-4o"}
+_TAKE_WHOLE_PIECES: Final = _LLAMA3 | {"gpt-4o", "minicpm5"}
 """Names of splits whose pieces are taken as they are where they are tokens, and by merges only where not."""
 _STOPS: Final = {
     "gemma": ("<end_of_turn>",),
@@ -77,9 +74,9 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     is_gemma = architecture.startswith("gemma") and vocabulary.get("tokenizer_type") == "llama"
     if is_gemma:
         vocabulary = _spelled(vocabulary)
-    splits = vocabulary.get("pre_tokenizer_type")
+    splits = str(vocabulary.get("pre_tokenizer_type") or DEFAULT)
     is_byte_level = vocabulary.get("tokenizer_type") == "gpt2"
-    if is_byte_level and splits not in GGUF_PRE_TOKENIZER_SPLITS.keys() | _PLAIN_SPLITS | _DIGIT_SPLITS:
+    if is_byte_level and splits not in GGUF_PRE_TOKENIZER_SPLITS.keys() | SPLITS.keys():
         raise InvalidSource(f"the file's tokenizer splits text by {str(splits)[:40]!r}, which is not read from GGUF")
     backend, _ = convert_gguf_tokenizer(architecture, vocabulary)
     whole = json.loads(backend.to_str())
@@ -87,9 +84,8 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in own]
     if is_gemma:
         whole["added_tokens"] = sorted(whole["added_tokens"], key=lambda token: int(token["id"]))
-    if is_byte_level and splits in _DIGIT_SPLITS:
-        digits = {"type": "Digits", "individual_digits": True}
-        whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, whole["pre_tokenizer"]]}
+    if is_byte_level and splits in SPLITS:
+        whole["pre_tokenizer"] = _pre_tokenizer(SPLITS[splits])
     if is_byte_level and splits in _TAKE_WHOLE_PIECES:
         whole["model"]["ignore_merges"] = True
     if is_byte_level and splits in _LLAMA3:
@@ -99,6 +95,15 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     tokenizer.save_pretrained(target)
     kinds = vocabulary.get("token_type") or [_NORMAL] * len(vocabulary["tokens"])
     return [(text, kind == _CONTROL) for text, kind in zip(vocabulary["tokens"], kinds, strict=True)]
+
+
+def _pre_tokenizer(expressions: Sequence[str]) -> dict[str, Any]:
+    """Returns the pre-tokenizer of a tokenizer.json: each of `expressions` splits what those before it left."""
+    steps: list[dict[str, Any]] = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False} for each in expressions
+    ]
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def _spelled(vocabulary: Mapping[str, Any]) -> dict[str, Any]:

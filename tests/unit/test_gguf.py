@@ -176,6 +176,30 @@ def test_smollm_s_digits_stand_alone(repository: Repository, tmp_path: Path, tex
     assert [piece for piece, _ in splits.pre_tokenize_str(text)] == pieces
 
 
+TEXT = "I'LL pay 12345\r\n\n  x+y, 김밥3개。漢字ひらがな (don't)!"
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("exaone", "I|'|LL| pay| |1|2|3|4|5|\r\n\n | x|+|y|,| 김밥|3|개|。|漢字ひらがな| (|don|'t|)!"),
+        ("glm4", "I|'LL| pay| |123|45|\r\n\n| | x|+y|,| 김밥|3|개|。漢字ひらがな| (|don|'t|)!"),
+        ("deepseek-v3", "I|'LL| pay| |123|45|\r\n\n| | x|+y|,| 김밥|3|개|。|漢字ひらがな| (|don|'t|)!"),
+        ("deepseek-coder", "I|'|LL| pay| |1|2|3|4|5|\r|\n|\n| | x|+|y|,| |김밥|3|개|。|漢字ひらがな| (|don|'|t|)!"),
+        ("viking", "I'LL| pay| |1|2|3|4|5|\r\n\n | x+y|,| 김밥|3|개|。|漢字ひらがな| (|don't|)!"),
+        (None, "I|'|LL| pay| |123|45|\r\n\n | x|+|y|,| 김밥|3|개|。|漢字ひらがな| |(|don|'|t|)!"),
+    ],
+)
+def test_texts_are_split_as_a_name_says(repository: Repository, tmp_path: Path, name: str | None, pieces: str) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path, tokenizer__ggml__pre=name)
+    manifest = imported(repository, path)
+    tokenizer = AutoTokenizer.from_pretrained(repository.path(manifest)).backend_tokenizer
+    spans = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)]
+    assert [TEXT[begin:end] for begin, end in spans] == pieces.split("|")
+    assert ("llama.cpp's default is taken" in manifest.lineage.recipe) == (name is None)
+
+
 def test_it_becomes_4_bits_in_one_step(repository: Repository, tmp_path: Path) -> None:
     source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
     gguf_files.of_checkpoint(source, path, gguf_files.q4_0)
@@ -266,8 +290,7 @@ def test_scaled_positions_are_kept(
         ({"llama__what_a_later_release_says": "x"}, "what_a_later_release_says = x"),
         ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
         ({"tokenizer__ggml__tokens": None}, "can be read"),
-        ({"tokenizer__ggml__pre": "default"}, "splits text by 'default'"),
-        ({"tokenizer__ggml__pre": None}, "splits text by 'None'"),
+        ({"tokenizer__ggml__pre": "of-tomorrow"}, "splits text by 'of-tomorrow'"),
     ],
 )
 def test_what_is_not_known_is_refused(
