@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -274,10 +272,3 @@ def test_special_tokens_of_the_config_alone_are_added(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, tokenizer_config={"pad_token": "<pad>"})
     assert tokenizer.pad_token_id == tokenizer.vocab_size - 1
     assert tokenizer.is_special(tokenizer.pad_token_id)
-
-
-def test_the_api_process_needs_no_torch() -> None:
-    code = "import sys, service.text.tokenizer, service.text.detokenizer, service.context.prompt; " + (
-        "assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

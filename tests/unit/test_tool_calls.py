@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as RustTokenizer
 
-from service.context.budget import ContextOptions
-from service.context.policies import turns_of
 from service.context.prompt import Chat, build_prompt
 from service.errors import InvalidRequest
 from service.text.arguments import parsed
@@ -225,30 +223,6 @@ def test_lone_surrogates_in_arguments_are_refused(simple: Tokenizer) -> None:
     for arguments in ('{"a": "\\ud800"}', '{"\\ud800": 1}'):
         with pytest.raises(InvalidRequest, match=r"messages\[1\].tool_calls"):
             simple.render_chat([Message("user", "x"), called(arguments)])
-
-
-def test_a_turn_is_asked_for_with_its_calls_and_results() -> None:
-    """What the last call of a turn was made with decides the cut, so that the next turn finds the same."""
-    roles = ("user", "assistant", "tool", "assistant", "user")
-    first, last = turns_of(roles, (1, 2, 4, 8, 16), (False,) * 5)
-    assert (first.tokens, first.asked) == (15, 7)
-    assert (last.tokens, last.asked) == (16, 16)
-
-
-@pytest.mark.parametrize("policy", ["window", "middle"])
-def test_a_cut_parts_no_call_from_its_result(simple: Tokenizer, policy: Any) -> None:
-    turn = CHAT[1:6]
-    for window in range(400, 1600, 67):
-        chat = (CHAT[0], *turn * 6, Message("user", "and now?"))
-        prompt = build_prompt(simple, window, Chat(chat), max_new_tokens=8, context=ContextOptions(policy))
-        sent = [chat[int(name.removeprefix("m_"))] for name in prompt.receipt.kept]
-        results = [message.tool_call_id for message in sent if message.role == "tool"]
-        assert results == [call.id for message in sent for call in message.tool_calls]
-        assert len(sent) % 5 == 2
-        dropped = [chat[int(name.removeprefix("m_"))] for name in prompt.receipt.dropped]
-        texts = [text for message in dropped for text in message.texts]
-        counts = [len(simple.encode(text, add_special_tokens=False)) for text in texts]
-        assert prompt.receipt.dropped_tokens == sum(counts)
 
 
 def test_an_estimate_counts_calls(simple: Tokenizer) -> None:
