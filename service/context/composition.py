@@ -73,7 +73,7 @@ def require_systems(tokenizer: Tokenizer, messages: Sequence[Message]) -> None:
     """Requires that the template writes system messages after others, where there are some."""
     leading = leading_systems(messages)
     later = next((at for at, message in enumerate(messages) if at > leading and message.role in SYSTEM_ROLES), None)
-    if later is not None and not tokenizer.has_systems_between:
+    if later is not None and not tokenizer.probes.has_systems_between:
         where = f"messages[{later}].role"
         raise InvalidRequest(
             f"{where}: this version's chat template takes no system message after others; send it first, or as a "
@@ -132,6 +132,6 @@ def knowledge_messages(tokenizer: Tokenizer, passages: Sequence[Document]) -> li
 
 
 def _added(tokenizer: Tokenizer, text: str, source: int) -> list[SentMessage]:
-    if tokenizer.has_later_systems:
+    if tokenizer.probes.has_later_systems:
         return [SentMessage(Message("system", text), source)]
     return [SentMessage(Message("user", text), source), SentMessage(Message("assistant", NOTED), source)]

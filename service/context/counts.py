@@ -177,7 +177,7 @@ class Sent:
             yield f"the reasoning of {of} is not sent again: {tokens} tokens"
 
     def _name_notes(self) -> Iterator[str]:
-        written = self.tokenizer.named_roles if any(each.name for each in self.messages) else frozenset()
+        written = self.tokenizer.probes.named_roles if any(each.name for each in self.messages) else frozenset()
         unwritten = [
             name
             for name, message in zip(self.chat.named, self.messages, strict=True)

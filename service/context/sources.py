@@ -5,7 +5,7 @@
 
 The numbers of `Before` are sums over messages, so that a long chat's next turn need not read them again: a cut that
 moves on adds the messages between its old position and its new one. What the template writes around messages adds up as
-well where `Tokenizer.is_additive` says so. The module knows no store.
+well where `Probes.is_additive` says so. The module knows no store.
 """
 
 from __future__ import annotations

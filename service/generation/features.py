@@ -99,7 +99,7 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
 
 def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
     """Raises UnsupportedField where the template of the deployment does not place the tools of its tokenizer."""
-    if not tokenizer.places_tools:
+    if not tokenizer.probes.places_tools:
         raise UnsupportedField(
             f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them "
             "in a message, or use a version whose template does",
@@ -151,7 +151,7 @@ def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[Reas
     form = form_of(tokenizer.template_texts)
     if form is None or not isinstance(request.source, Chat) or not request.source.messages:
         return None
-    opening = tokenizer.with_options(request.chat_options).opening_of(request.source.messages[-1].role)
+    opening = tokenizer.with_options(request.chat_options).probes.opening_of(request.source.messages[-1].role)
     start = form.start(opening)
     return None if start is Start.CLOSED else (form, start)
 

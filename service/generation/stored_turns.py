@@ -91,6 +91,6 @@ def cut_of(answer: Answer) -> dict[str, object] | None:
     if partition is None or partition.cut is None:
         return None
     cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
-    if before is None or not answer.deployment.tokenizer.is_additive:
+    if before is None or not answer.deployment.tokenizer.probes.is_additive:
         return cut
     return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}

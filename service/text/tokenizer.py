@@ -10,16 +10,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Encoding
 
-from service.errors import InvalidRequest
-from service.text import probing
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import ChatOptions, Document, Message
+from service.text.probing import Probes
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
@@ -28,12 +26,8 @@ __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 
 _COUNTED = 100_000
 """The most texts whose number of tokens is remembered."""
-_USUALLY_AROUND = 8
 _VARIANTS = 16
 """The most chat options of one owner that are remembered."""
-_PROBED = (
-    "is_additive", "has_later_systems", "has_systems_between", "named_roles", "_around", "places_tools", "_openings"
-)  # fmt: skip
 _OWNERS = 64
 """The most owners whose texts are remembered."""
 
@@ -80,6 +74,7 @@ class Tokenizer:
         self.class_name = files.class_name
         """The library's name of its class; None when no file says."""
         self._splitting = Splitting(vocabulary)
+        self.probes = Probes(self)
         self._forget()
         self._owners: OrderedDict[str, Tokenizer] = OrderedDict()
 
@@ -115,8 +110,7 @@ class Tokenizer:
         if known is None:
             known = copy(self)
             known._chat, known._options = self._chat.with_options(options), options
-            for name in _PROBED:
-                known.__dict__.pop(name, None)
+            known.probes = Probes(known)
         self._variants[options] = known
         while len(self._variants) > _VARIANTS:
             self._variants.popitem(last=False)
@@ -137,11 +131,6 @@ class Tokenizer:
     def has_tools(self) -> bool:
         return bool(self._options.tools)
 
-    @cached_property
-    def places_tools(self) -> bool:
-        """Whether the template writes the tools of `with_options`."""
-        return self.tool_tokens([Message("user", "a")]) > 0
-
     @property
     def template_texts(self) -> str:
         """Returns every text that the chat template itself can write, joined by NUL."""
@@ -151,15 +140,6 @@ class Tokenizer:
     def template_variables(self) -> frozenset[str]:
         """Returns the variables of the chat template that a request can set."""
         return self._chat.variables
-
-    def opening_of(self, role: str) -> str:
-        """Returns the end of a prompt, where the answer begins behind a message of this role; empty where the template
-        cannot write one."""
-        return self._openings["tool" if role == "tool" else "user"]
-
-    @cached_property
-    def _openings(self) -> dict[str, str]:
-        return probing.openings(self)
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)
@@ -210,7 +190,7 @@ class Tokenizer:
 
     def message_tokens(self, message: Message) -> int:
         """Estimates a message's tokens in a chat, including the template's text around it. Counts its texts once."""
-        return sum(map(self.text_tokens, message.texts)) + self._around * (1 + len(message.tool_calls))
+        return sum(map(self.text_tokens, message.texts)) + self.probes.around * (1 + len(message.tool_calls))
 
     def text_tokens(self, text: str) -> int:
         """Returns the number of tokens of a text alone. It remembers the digest, not the text."""
@@ -221,59 +201,6 @@ class Tokenizer:
                 self._counted.clear()
             count = self._counted[key] = len(self._vocabulary.encode(text))
         return count
-
-    @cached_property
-    def has_later_systems(self) -> bool:
-        """Whether the template writes a system message that is not the chat's first."""
-        return probing.has_later_systems(self)
-
-    @cached_property
-    def has_systems_between(self) -> bool:
-        """Whether the template writes a system message behind an answer."""
-        return probing.has_systems_between(self)
-
-    @cached_property
-    def named_roles(self) -> frozenset[str]:
-        """Returns the roles whose messages' names the template writes."""
-        return probing.named_roles(self)
-
-    @cached_property
-    def is_additive(self) -> bool:
-        """Whether a turn takes the same number of tokens at every place before the last one, so that sums over turns
-        are exact. A few chats show it."""
-        texts = ("a", " 가나 b\n", "")
-        turns = [(Message("user", text), Message("assistant", text + "c")) for text in texts]
-        last, systems = Message("user", "d"), ((), (Message("system", "e"),))
-        try:
-            return all(len(self._costs(system, turns, turn, last)) == 1 for system in systems for turn in turns)
-        except InvalidRequest:
-            return False
-
-    def _costs(
-        self,
-        system: tuple[Message, ...],
-        turns: Sequence[tuple[Message, ...]],
-        turn: tuple[Message, ...],
-        last: Message,
-    ) -> set[int]:
-        """Returns the tokens that `turn` adds to a chat as its first turn, before each of `turns`, and behind each."""
-        alone = self.chat_tokens((*system, *turn, last)) - self.chat_tokens((*system, last))
-        costs = {alone}
-        for other in turns:
-            without = self.chat_tokens((*system, *other, last))
-            costs.add(self.chat_tokens((*system, *turn, *other, last)) - without)
-            costs.add(self.chat_tokens((*system, *other, *turn, last)) - without)
-        return costs
-
-    @cached_property
-    def _around(self) -> int:
-        """Tokens around one message, rounded up; a usual number if the template refuses the test chat."""
-        one, answer = Message("user", "a"), Message("assistant", "a")
-        try:
-            once, thrice = (self.encode_chat(chat).count for chat in ((one,), (one, answer, one)))
-        except InvalidRequest:
-            return _USUALLY_AROUND
-        return max(0, -(-(thrice - once) // 2) - self.text_tokens("a"))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Returns the text of ids. Unfinished characters become U+FFFD. Unknown ids have no text."""
