@@ -41,7 +41,7 @@ from service.storage.sessions import (
     History,
     NewMessage,
     NewTurn,
-    Part,
+    PromptPart,
     Session,
     UnusableDatabase,
     check_results,
@@ -214,12 +214,12 @@ async def _read(
     owner, session, revision = turn.owner, turn.session, turn.expected_revision
     options = given or ContextOptions()
 
-    def wanted(found: Session) -> Part | None:
+    def wanted(found: Session) -> PromptPart | None:
         policy = options.policy or _policy(found)
         before = numbers_before(found, policy)
         if before is None or policy not in CUT_FOR_GOOD or options.inspect:
             return None
-        return Part(cut_position(found), before.systems, policy == "middle", options.pin)
+        return PromptPart(cut_position(found), before.systems, policy == "middle", options.pin)
 
     if new:
         history = await store.check_turn(owner, session, new, revision, wanted)

@@ -22,7 +22,7 @@ from service.errors import Conflict, NotFound, Overloaded
 from service.evaluation.jobs import child
 from service.evaluation.jobs.job import Job, JobFiles
 from service.evaluation.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
-from service.evaluation.jobs.work import run, shortened
+from service.evaluation.jobs.worker import run, shortened
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama

@@ -23,7 +23,7 @@ from models.repository.repository import Repository
 from service import cli
 from service.cli import needs
 from service.cli.serve.checks import CannotStart
-from service.evaluation.jobs import child, work
+from service.evaluation.jobs import child, worker
 from service.settings import Settings
 from tests import gguf_files
 from tests.checkpoints import save_llama
@@ -86,7 +86,7 @@ class Start:
             self.efforts.append(str(arguments["effort"]))
             return self._measure(str(arguments["model"]))
         asked = json.loads(json.dumps(arguments))  # as it would reach the other process
-        return work.run(kind, asked, Settings(), progress)
+        return worker.run(kind, asked, Settings(), progress)
 
     def _measure(self, reference: str) -> dict[str, Any]:
         manifest = self.repository.resolve(reference)

@@ -19,7 +19,7 @@ ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Job(msgspec.Struct, frozen=True):
-    """`arguments` are the arguments of the kind's function in `work`; `progress` is 0 to 1 and `doing` names the
+    """`arguments` are the arguments of the kind's function in `worker`; `progress` is 0 to 1 and `doing` names the
     present work."""
 
     id: str

@@ -39,11 +39,11 @@ Pauses = Annotated[tuple[Pause, Pause], BeforeValidator(_as_range)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
-class Part(BaseModel):
+class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Load(Part):
+class Load(Table):
     """`seconds` of requests count, after those of the warm-up. `answer_seconds`: an answer that takes longer failed."""
 
     warmup_seconds: float = Field(default=5.0, ge=0, le=LONGEST)
@@ -84,7 +84,7 @@ class ClosedLoop(Load):
     think_seconds: Pauses = (0.0, 0.0)
 
 
-class RequestKind(Part):
+class RequestKind(Table):
     """One kind of request; `weight` is its share among the kinds. `prompts` at once: /v1/completions alone.
 
     With `turns` above 1 a user sends the chat so far with each next message, and begins anew after the last.
@@ -109,7 +109,7 @@ class RequestKind(Part):
         return self
 
 
-class Action(Part):
+class Action(Table):
     """What is done to the server at a second of the run, the warm-up included. It is undone after the run."""
 
     at_seconds: float = Field(ge=0, le=LONGEST)
@@ -132,7 +132,7 @@ class EndRollout(Action):
     kind: Literal["abort_rollout", "promote_rollout"]
 
 
-class Scenario(Part):
+class Scenario(Table):
     """`limits`: figures and the worst values that hold. `worse_by`: how much worse than the baseline's a figure may
     be, as a ratio: 0.2 is 20 %."""
 

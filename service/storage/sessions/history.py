@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.context.partition import NEAREST, SYSTEM, Named, partition_of, wire_form
 from service.storage.sessions.owned import Owned
 from service.storage.sessions.rows import ASSISTANT, TOOL
-from service.storage.sessions.values import Part, Said, StoredMessage
+from service.storage.sessions.values import PromptPart, Said, StoredMessage
 
 _COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned", "tool_calls", "tool_call_id")
 _RANGES: Final = 100
@@ -38,7 +38,7 @@ class Reading:
     async def all(self) -> tuple[Said, ...]:
         return await self._said()
 
-    async def part(self, part: Part) -> tuple[tuple[Said, ...], tuple[Named, ...]] | None:
+    async def part(self, part: PromptPart) -> tuple[tuple[Said, ...], tuple[Named, ...]] | None:
         """Returns the messages, and positions and ids of up to NEAREST other messages just before `since`; None where
         no turn begins there."""
         newest = await self._said(self._its.position >= part.since)
@@ -101,7 +101,7 @@ class Reading:
         rows = await self._connection.execute(asked.order_by(self._its.position).limit(most))
         return tuple(Said(*row) for row in rows)
 
-    async def _turns(self, part: Part) -> list[tuple[int, int]]:
+    async def _turns(self, part: PromptPart) -> list[tuple[int, int]]:
         """Returns where the turns that stay begin and end, before `since`."""
         user = (self._in_session, self._its.role == "user")
         found = set[tuple[int, int]]()
@@ -113,7 +113,7 @@ class Reading:
             found.add((first.scalar_one_or_none() or 0, stop.scalar_one()))
         return sorted(found)
 
-    async def _staying(self, part: Part) -> set[int]:
+    async def _staying(self, part: PromptPart) -> set[int]:
         """Returns the positions of messages whose turns stay."""
         before = self._mine.select("messages", "position").where(self._in_session, self._its.position < part.since)
         positions = set((await self._connection.execute(before.where(self._its.pinned))).scalars())

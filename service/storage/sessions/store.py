@@ -56,7 +56,7 @@ from service.storage.sessions.values import (
     NewReply,
     NewTurn,
     Page,
-    Part,
+    PromptPart,
     Session,
     SessionFields,
     StoredMessage,
@@ -64,7 +64,7 @@ from service.storage.sessions.values import (
 )
 from service.text.grams import fold
 
-Wanted = Callable[[Session], Part | None]
+Wanted = Callable[[Session], PromptPart | None]
 PATIENCE_SECONDS = 5.0
 DEFAULT_PAGE = 20
 

@@ -134,7 +134,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PromptPart:
     """The part of a history that is wanted: the first `systems` messages, the turns that hold a pinned message or one
     of `pins`, with `opening` the first turn too, and all from position `since` on."""
 
