@@ -159,30 +159,6 @@ def test_versions_that_split_text_differently_are_not_compared(repository: Repos
     assert made.compared is None and made.recall == ()
 
 
-@pytest.mark.nightly
-def test_a_full_report_says_beforehand_how_long_it_will_take(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(EFFORTS, "full", Extent(2, 256, 1, 1, 0.2))
-    monkeypatch.setitem(EFFORTS, "quick", Extent(2, 256, 1, 1, 0.2, seconds=600.0))
-    manifest = import_source(repository, str(DEMO), "demo")
-    heard: list[str] = []
-    for effort in ("full", "quick"):
-        heard.append(effort)
-        evaluate(
-            settings(repository),
-            repository,
-            manifest,
-            "full" if effort == "full" else "quick",
-            progress=lambda fraction, doing: heard.append(doing),
-            on_forecast=lambda seconds: heard.append(f"forecast {seconds > 0.2}"),
-        )
-    full, quick = heard[: heard.index("quick")], heard[heard.index("quick") :]
-    assert full.index("forecast True") < next(at for at, doing in enumerate(full) if doing.startswith("predicting"))
-    assert all(doing.endswith(" left") for doing in full[full.index("forecast True") + 1 :])
-    assert not any("left" in doing or "forecast" in doing for doing in quick), "a minute at most"
-
-
 def test_a_version_is_not_measured_twice_at_once(repository: Repository) -> None:
     manifest = publish(repository, "one")
     with repository.measuring(manifest), pytest.raises(Conflict, match="demo:1 is being measured already"):
