@@ -290,25 +290,25 @@ def test_ngrams_find_any_copy_that_is_long_enough(tmp_path: Path) -> None:
     assert whole(guard, text[:10] + "간장을 넣는다")[1] == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ('[patterns]\nphone = "hide"', "patterns.phone"),
-        ('[patterns]\nfax = "mask"', "patterns.fax"),
-        ('[words]\naction = "mask"', "words"),
-        ('[canaries]\nstrings = ["CANARY-1"]', "canaries.action"),
-        ('[canaries]\naction = "stop"', "canaries.strings"),
-        ('[canaries]\naction = "stop"\nstrings = ["CANARY-1", "ab"]', "canaries.strings[1]"),
-        ('[canaries]\naction = "stop"\nstrings = ["CANARY-1"]\nfile = "x"', "canaries.file"),
-        ('[corpus]\naction = "flag"', "corpus.file"),
-        ('[corpus]\naction = "flag"\nfile = "gone.grams"', "gone.grams"),
-        ('[corpus]\naction = "flag"\nfile = "guard.toml"', "dosirak guard hash"),
-        ("patterns = 3", "patterns"),
-        ("[patterns", "TOML"),
-        ("", "names no rule"),
-    ],
-)
-def test_a_wrong_guard_file_is_refused_by_name(text: str, named: str, tmp_path: Path) -> None:
-    (tmp_path / "guard.toml").write_text(text)
-    with pytest.raises(InvalidRequest, match=re.escape(named)):
-        read_guard(tmp_path / "guard.toml")
+WRONG_FILES = [
+    ('[patterns]\nphone = "hide"', "patterns.phone"),
+    ('[patterns]\nfax = "mask"', "patterns.fax"),
+    ('[words]\naction = "mask"', "words"),
+    ('[canaries]\nstrings = ["CANARY-1"]', "canaries.action"),
+    ('[canaries]\naction = "stop"', "canaries.strings"),
+    ('[canaries]\naction = "stop"\nstrings = ["CANARY-1", "ab"]', "canaries.strings[1]"),
+    ('[canaries]\naction = "stop"\nstrings = ["CANARY-1"]\nfile = "x"', "canaries.file"),
+    ('[corpus]\naction = "flag"', "corpus.file"),
+    ('[corpus]\naction = "flag"\nfile = "gone.grams"', "gone.grams"),
+    ('[corpus]\naction = "flag"\nfile = "guard.toml"', "dosirak guard hash"),
+    ("patterns = 3", "patterns"),
+    ("[patterns", "TOML"),
+    ("", "names no rule"),
+]
+
+
+def test_a_wrong_guard_file_is_refused_by_name(tmp_path: Path) -> None:
+    for text, named in WRONG_FILES:
+        (tmp_path / "guard.toml").write_text(text)
+        with pytest.raises(InvalidRequest, match=re.escape(named)):
+            read_guard(tmp_path / "guard.toml")

@@ -28,18 +28,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "is_open", "reasoning", "content"), CASES)
-def test_parts_do_not_depend_on_cuts(text: str, is_open: bool, reasoning: str, content: str) -> None:
-    for seed in range(30):
-        generator = random.Random(seed)
-        reader, found, at = ReasoningReader(THINK, is_open), Parted(), 0
-        while at < len(text):
-            size = generator.choice((1, 2, 3, 9))
-            found += reader.push(text[at : at + size])
-            at += size
-        found += reader.finish()
-        assert found == Parted(reasoning, content)
-        assert reader.content_at is None or text[reader.content_at :] == content
+def test_parts_do_not_depend_on_cuts() -> None:
+    for text, is_open, reasoning, content in CASES:
+        for seed in range(30):
+            generator = random.Random(seed)
+            reader, found, at = ReasoningReader(THINK, is_open), Parted(), 0
+            while at < len(text):
+                size = generator.choice((1, 2, 3, 9))
+                found += reader.push(text[at : at + size])
+                at += size
+            found += reader.finish()
+            assert found == Parted(reasoning, content)
+            assert reader.content_at is None or text[reader.content_at :] == content
 
 
 def test_nothing_is_held_without_need() -> None:
@@ -63,27 +63,25 @@ def test_the_form_and_its_start_are_read_from_the_template() -> None:
     assert form_of("<|im_start|>") is None
 
 
-@pytest.mark.parametrize(
-    ("use", "form", "known", "variables"),
-    [
-        (ReasoningUse("f", False), THINK, {"enable_thinking"}, {"enable_thinking": False}),
-        (ReasoningUse("f", True), THINK, {"thinking"}, {"thinking": True}),
-        (ReasoningUse("f", True), THINK, (), {}),
-        (ReasoningUse("f", False), None, (), {}),
-        (ReasoningUse("f", effort="high"), THINK, {"reasoning_effort"}, {"reasoning_effort": "high"}),
-        (ReasoningUse("f", effort="low"), None, {"reasoning_effort"}, {"reasoning_effort": "low"}),
-        (ReasoningUse("f", effort="medium"), THINK, {"enable_thinking"}, {}),
-        (ReasoningUse("f", False), THINK, (), None),
-        (ReasoningUse("f", True), None, (), None),
-        (ReasoningUse("f", effort="high"), THINK, {"enable_thinking"}, None),
-        (ReasoningUse("f", effort="medium"), None, (), None),
-    ],
-)
-def test_what_is_asked_becomes_a_variable_or_is_refused(
-    use: ReasoningUse, form: ReasoningForm | None, known: set[str], variables: dict[str, object] | None
-) -> None:
-    if variables is None:
-        with pytest.raises(UnsupportedField, match="`f` cannot act"):
-            use.variables(form, known)
-    else:
-        assert use.variables(form, known) == variables
+USES = [
+    (ReasoningUse("f", False), THINK, {"enable_thinking"}, {"enable_thinking": False}),
+    (ReasoningUse("f", True), THINK, {"thinking"}, {"thinking": True}),
+    (ReasoningUse("f", True), THINK, (), {}),
+    (ReasoningUse("f", False), None, (), {}),
+    (ReasoningUse("f", effort="high"), THINK, {"reasoning_effort"}, {"reasoning_effort": "high"}),
+    (ReasoningUse("f", effort="low"), None, {"reasoning_effort"}, {"reasoning_effort": "low"}),
+    (ReasoningUse("f", effort="medium"), THINK, {"enable_thinking"}, {}),
+    (ReasoningUse("f", False), THINK, (), None),
+    (ReasoningUse("f", True), None, (), None),
+    (ReasoningUse("f", effort="high"), THINK, {"enable_thinking"}, None),
+    (ReasoningUse("f", effort="medium"), None, (), None),
+]
+
+
+def test_what_is_asked_becomes_a_variable_or_is_refused() -> None:
+    for use, form, known, variables in USES:
+        if variables is None:
+            with pytest.raises(UnsupportedField, match="`f` cannot act"):
+                use.variables(form, known)
+        else:
+            assert use.variables(form, known) == variables

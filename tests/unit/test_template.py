@@ -74,13 +74,13 @@ ESCAPES = [
 ]
 
 
-@pytest.mark.parametrize("source", ESCAPES)
-def test_escapes_lead_nowhere(source: str) -> None:
-    try:
-        text = ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], [], True)
-    except InvalidRequest:
-        return
-    assert text.strip() == ""
+def test_escapes_lead_nowhere() -> None:
+    for source in ESCAPES:
+        try:
+            text = ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], [], True)
+        except InvalidRequest:
+            continue
+        assert text.strip() == "", source
 
 
 ORDINARY = [

@@ -132,21 +132,20 @@ def test_a_result_may_be_the_last_message(simple: Tokenizer) -> None:
     assert simple.decode(list(prompt.token_ids), skip_special_tokens=False).endswith("<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(
-    ("chat", "at"),
-    [
-        ((Message("user", "x"), Message("tool", "y", tool_call_id="c")), 1),
-        ((Message("user", "x"), called(), Message("tool", "y", tool_call_id="d")), 2),
-        ((Message("user", "x"), called(), Message("tool", "y")), 2),
-        ((Message("user", "x"), Message("tool", "y", tool_call_id="c"), called()), 1),
-        ((Message("user", "x"), called(), Message("user", "z"), Message("tool", "y", tool_call_id="c")), 3),
-    ],
-    ids=["no call", "another call", "no id", "before its call", "in another turn"],
-)
-def test_a_result_without_its_call_is_refused_by_name(simple: Tokenizer, chat: tuple[Message, ...], at: int) -> None:
-    with pytest.raises(InvalidRequest, match=rf"messages\[{at}\].tool_call_id names no call") as caught:
-        build_prompt(simple, 4096, Chat(chat), max_new_tokens=8)
-    assert caught.value.param == f"messages[{at}].tool_call_id"
+WITHOUT_CALLS = [
+    ((Message("user", "x"), Message("tool", "y", tool_call_id="c")), 1),
+    ((Message("user", "x"), called(), Message("tool", "y", tool_call_id="d")), 2),
+    ((Message("user", "x"), called(), Message("tool", "y")), 2),
+    ((Message("user", "x"), Message("tool", "y", tool_call_id="c"), called()), 1),
+    ((Message("user", "x"), called(), Message("user", "z"), Message("tool", "y", tool_call_id="c")), 3),
+]
+
+
+def test_a_result_without_its_call_is_refused_by_name(simple: Tokenizer) -> None:
+    for chat, at in WITHOUT_CALLS:
+        with pytest.raises(InvalidRequest, match=rf"messages\[{at}\].tool_call_id names no call") as caught:
+            build_prompt(simple, 4096, Chat(chat), max_new_tokens=8)
+        assert caught.value.param == f"messages[{at}].tool_call_id"
 
 
 NO_CALLS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
@@ -201,16 +200,16 @@ def test_arguments_are_composed_inside_their_texts(simple: Tokenizer) -> None:
     assert [bool(prompt.receipt.notes) for prompt in prompts] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("[]", "1", "{", '{"a": NaN}', '{"a": Infinity}', '{"a": -1e999}', "null", '"x"', "{} {}"),
-        *('{"a": ' + "[" * 40 + "]" * 40 + "}", "[" * 100_000, '{"n": ' + "9" * 5000 + "}"),
-    ],
-)
-def test_arguments_that_are_no_object(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="must be a JSON object"):
-        parsed(text)
+NO_OBJECTS = [
+    *("[]", "1", "{", '{"a": NaN}', '{"a": Infinity}', '{"a": -1e999}', "null", '"x"', "{} {}"),
+    *('{"a": ' + "[" * 40 + "]" * 40 + "}", "[" * 100_000, '{"n": ' + "9" * 5000 + "}"),
+]
+
+
+def test_arguments_that_are_no_object() -> None:
+    for text in NO_OBJECTS:
+        with pytest.raises(InvalidRequest, match="must be a JSON object"):
+            parsed(text)
 
 
 def test_many_numbers_are_input_as_well(simple: Tokenizer) -> None:

@@ -74,13 +74,13 @@ def read(form: ToolFormat, text: str, size: Callable[[], int]) -> tuple[str, lis
     return content, [(name, arguments) for name, arguments in calls]
 
 
-@pytest.mark.parametrize(("form", "text", "content", "calls"), CASES)
-def test_calls_apart_from_content(form: ToolFormat, text: str, content: str, calls: list[tuple[str, str]]) -> None:
-    assert read(form, text, lambda: len(text)) == (content, calls)
-    assert read(form, text, lambda: 1) == (content, calls)
-    for seed in range(50):
-        rng = random.Random(seed)
-        assert read(form, text, partial(rng.randint, 1, 9)) == (content, calls)
+def test_calls_apart_from_content() -> None:
+    for form, text, content, calls in CASES:
+        assert read(form, text, partial(len, text)) == (content, calls)
+        assert read(form, text, lambda: 1) == (content, calls)
+        for seed in range(50):
+            rng = random.Random(seed)
+            assert read(form, text, partial(rng.randint, 1, 9)) == (content, calls)
 
 
 def test_arguments_go_out_as_they_come() -> None:
@@ -90,24 +90,24 @@ def test_arguments_go_out_as_they_come() -> None:
     assert reader.push('ty": "x"}') == [CallText(0, 'ty": "x"}')]
 
 
-@pytest.mark.parametrize(
-    ("template", "form"),
-    [
-        ("<tool_call>\n{{ x }}</tool_call>", HERMES),
-        ("[AVAILABLE_TOOLS] [TOOL_CALLS]", MISTRAL),
-        ('{"name": function name, "parameters": dictionary of argument name and its value}', LLAMA),
-        ("<|python_tag|>", LLAMA),
-        ("Call a function as JSON", JSON),
-    ],
-)
-def test_the_format_is_what_the_template_writes(template: str, form: ToolFormat) -> None:
-    assert format_of(template) is form
+FORMATS = [
+    ("<tool_call>\n{{ x }}</tool_call>", HERMES),
+    ("[AVAILABLE_TOOLS] [TOOL_CALLS]", MISTRAL),
+    ('{"name": function name, "parameters": dictionary of argument name and its value}', LLAMA),
+    ("<|python_tag|>", LLAMA),
+    ("Call a function as JSON", JSON),
+]
 
 
-@pytest.mark.parametrize("mark", ["<function=", "[TOOL_CALLS]x[ARGS]", "<|channel|>"])
-def test_formats_that_cannot_be_read_are_refused(mark: str) -> None:
-    with pytest.raises(UnsupportedField, match="cannot act"):
-        format_of(f"a <tool_call> {mark}")
+def test_the_format_is_what_the_template_writes() -> None:
+    for template, form in FORMATS:
+        assert format_of(template) is form
+
+
+def test_formats_that_cannot_be_read_are_refused() -> None:
+    for mark in ["<function=", "[TOOL_CALLS]x[ARGS]", "<|channel|>"]:
+        with pytest.raises(UnsupportedField, match="cannot act"):
+            format_of(f"a <tool_call> {mark}")
 
 
 SCHEMA = {
