@@ -112,7 +112,9 @@ class Answers:
         async with AsyncExitStack() as held:
             turn = None if request.turn is None else await self._opened(request, request.turn, held)
             held.enter_context(self._places(request, request.best_of))
-            [answer] = await self._begun([turn.request if turn else request], opening, held)
+            rejected = self.metrics.rejected if opening else _unobserved
+            request = turn.request if turn else request
+            [answer] = await self._begun([request], opening or Opening(), held, rejected)
             with self._measured(answer):
                 async with aclosing(deltas_of(answer)) as deltas:
                     async for delta in deltas:
@@ -138,7 +140,7 @@ class Answers:
 
         async with AsyncExitStack() as held:
             held.enter_context(self._places(requests[0], min(len(requests), MOST_VECTORS)))
-            answers = await self._begun(requests, opening, held)
+            answers = await self._begun(requests, opening, held, self.metrics.rejected)
             async with aclosing(merged(list(map(vector, answers)))) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -165,17 +167,20 @@ class Answers:
         return nullcontext() if request.is_background else self.admission.entered(count)
 
     async def _begun(
-        self, requests: Sequence[GenerationRequest], opening: Opening | None, held: AsyncExitStack
+        self,
+        requests: Sequence[GenerationRequest],
+        opening: Opening,
+        held: AsyncExitStack,
+        rejected: Callable[[str], None],
     ) -> list[Answer]:
         """Returns the answers of requests that came together, with their prompts: all of one version, which `held`
-        keeps loaded. Each is refused before any runs."""
-        first, answers, opening_ = requests[0], list[Answer](), opening or Opening()
-        rejected = self.metrics.rejected if opening else _unobserved
+        keeps loaded. Each is refused before any runs; `rejected` gets the code of such an error."""
+        first, answers = requests[0], list[Answer]()
         with refusals(rejected):
             choice = await self._in_time(first, self.deployments.choose_loaded(first.model, conversation_of(first)))
             if first.keep_alive is not None:
                 self.deployments.keep_alive(choice.deployment, first.keep_alive)
-        opening_.is_loaded = True
+        opening.is_loaded = True
         held.enter_context(choice.deployment.occupied())
         with refusals(rejected):
             for number, request in enumerate(requests):
@@ -188,7 +193,7 @@ class Answers:
                 if len(requests) > 1:
                     await asyncio.sleep(0)  # tokenizing thousands of texts must not hold the event loop
         for answer in answers:
-            opening_.begin(answer)
+            opening.begin(answer)
         return answers
 
     async def _in_time(self, request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
