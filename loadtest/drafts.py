@@ -24,8 +24,8 @@ from loadtest.bench.wave import random_prompts
 from loadtest.checkpoints import TINYLLAMA, draft_shape
 from loadtest.peers.driver import TEMPERATURE, TOP_P
 from models.repository.repository import Repository
+from service.deployments.engine_config import engine_config
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_core
 from service.engine.protocol.messages import Request, SamplingParams

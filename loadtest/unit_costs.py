@@ -31,7 +31,7 @@ from loadtest.fleet.costs import ApiCosts, DatabaseCosts, EngineCosts, UnitCosts
 from loadtest.session_turns import ANSWER, QUESTION, publish
 from models.imports.starter import WEIGHTS, publish_demo
 from models.repository.repository import Repository
-from service.deployments.engines import engine_config
+from service.deployments.engine_config import engine_config
 from service.engine.process.core import EngineCore
 from service.engine.process.loop import Channel
 from service.engine.process.worker import build_scheduler

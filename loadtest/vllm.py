@@ -33,8 +33,8 @@ from loadtest.bench.running import Dialect, Launch, Served, family, free_port
 from loadtest.bench.wave import Asked, random_prompts, throughput
 from loadtest.checkpoints import DEMO, WIDE, Shape
 from models.repository.repository import Repository
+from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config, worker_of
 from service.engine.kinds.kinds import kind_of, require_vllm, vllm_python
 from service.engine.kinds.options import VLLM
 from service.engine.vllm.mapping import engine_arguments

@@ -36,8 +36,8 @@ from service.api.openapi.document import document
 from service.api.router import interface, plain_routes
 from service.deployments.deployments import Deployments
 from service.deployments.engine_choice import Kinds
+from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config, worker_of
 from service.deployments.instances import Instances
 from service.deployments.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
 from service.engine.client.client import Engine, EngineClient

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.engine.protocol.profiling import Part, Span
+from service.engine.protocol.profiling import NamedPart, Span
 
 BASE = 1_790_857_026_000_000_000
 Timed = tuple[str, float, float]
@@ -47,7 +47,7 @@ class FakeRecorder:
         self.kind = kind
         self.calls: list[str] = []
         self.span: Span = self._span
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[NamedPart, ...] = ()
         self.fails: Exception | None = None
         self.piece_bytes = piece_bytes
         self._events: list[dict[str, Any]] = []

@@ -13,8 +13,8 @@ from models.imports.importing import import_source
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
+from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config, worker_of
 from service.engine.client.client import EngineClient
 from service.engine.kinds.kinds import kind_of, require_vllm, vllm_python
 from service.engine.protocol.messages import Request, SamplingParams, StepOutput

@@ -15,7 +15,7 @@ from typing import Any, Final
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_scheduler
 from service.engine.protocol.messages import EngineConfig, Request, StepOutput
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 
 Line = tuple[float, float, float, float]
@@ -42,7 +42,7 @@ class Shape:
     lines: Sequence[tuple[float, Line]] = ()
     """Lines that follow `line`, each from its second of the day on, earliest first: a host is not always as fast."""
 
-    def predict(self, work: Work, now: float = 0.0) -> float:
+    def predict(self, work: StepWork, now: float = 0.0) -> float:
         """Returns the seconds of a step that begins at `now`."""
         past = bisect_right(self.lines, now, key=itemgetter(0))
         a, b, c, d = self.lines[past - 1][1] if past else self.line
@@ -65,7 +65,7 @@ class TimedRunner:
     adapters: frozenset[str] = field(default_factory=frozenset)
 
     def run(self, batch: Batch) -> Sequence[SampledToken | None]:
-        seconds = self.shape.predict(Work.of(batch), self.now)
+        seconds = self.shape.predict(StepWork.of(batch), self.now)
         self.now += seconds
         self.busy += seconds
         return [SampledToken(1 + len(item.sequence.token_ids)) if item.samples else None for item in batch.scheduled]

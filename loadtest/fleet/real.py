@@ -16,7 +16,7 @@ import aiohttp
 from loadtest.fleet.chats import Chat, weight
 from loadtest.fleet.instance import Line, Shape
 from loadtest.fleet.simulation import Outcome
-from service.engine.scheduling.cost import Work, chunk_attention
+from service.engine.scheduling.cost import StepWork, chunk_attention
 
 WINDOW_LEFT = 2
 """Tokens that a prompt and its answer leave free, for what the server's tokenizer adds."""
@@ -83,7 +83,7 @@ async def calibrated(server: aiohttp.ClientSession, shape: Shape) -> Shape:
     listening.cancel()
     decode = median(steps.decode_seconds)
     loop = max(0.0, (long.answer(50) - short.answer(50)) / LONE_TOKENS - decode)
-    prefill = shape.predict(Work(LONE_PROMPT, attention=chunk_attention(0, LONE_PROMPT)), math.inf)
+    prefill = shape.predict(StepWork(LONE_PROMPT, attention=chunk_attention(0, LONE_PROMPT)), math.inf)
     way = max(0.0, short.answer(50) - prefill - loop - shape.turn_seconds - shape.event_seconds)
     return replace(shape, loop=(max(0.0, loop - shape.loop[1]), shape.loop[1]), way_seconds=way)
 

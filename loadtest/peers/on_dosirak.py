@@ -12,7 +12,7 @@ import msgspec
 
 from loadtest.peers.driver import TEMPERATURE, TOP_P, Emit, Engine, serve
 from models.repository.repository import Repository
-from service.deployments.engines import engine_config
+from service.deployments.engine_config import engine_config
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_core
 from service.engine.protocol.messages import Request, SamplingParams

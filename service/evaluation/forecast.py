@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from service.engine.protocol.messages import Request, SamplingParams
-from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 from service.evaluation.offline import Loaded, run_all
 from service.evaluation.predictions import predict
 from service.evaluation.texts import Text
@@ -71,14 +71,14 @@ class Forecast:
 
     def step(self, sequences: int, kv_tokens: int = 0) -> float:
         """Returns the seconds of a step in which so many sequences decode."""
-        return self.line.predict(Work(sequences, kv_tokens))
+        return self.line.predict(StepWork(sequences, kv_tokens))
 
 
 def _prefill(line: CostLine, tokens: int) -> float:
     """Returns the seconds of a prefill in chunks."""
     whole = range(0, tokens, CHUNK_TOKENS)
     chunks = [(at, min(CHUNK_TOKENS, tokens - at)) for at in whole]
-    return sum(line.predict(Work(size, 0, chunk_attention(at, size))) for at, size in chunks)
+    return sum(line.predict(StepWork(size, 0, chunk_attention(at, size))) for at, size in chunks)
 
 
 def _scoring_ratio(loaded: Loaded, text: Text, line: CostLine) -> float:

@@ -12,7 +12,7 @@ import msgspec
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
-from service.deployments.engines import engine_config
+from service.deployments.engine_config import engine_config
 from service.engine.process.core import EngineCore
 from service.engine.protocol.messages import EngineConfig, EngineInfo, Request, StepOutput
 from service.engine.scheduling.scheduler import Scheduler

@@ -23,8 +23,8 @@ import pytest
 
 from models import __version__
 from models.repository.repository import Repository
+from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config, worker_of
 from service.engine.client.client import EngineClient, EngineFailed
 from service.engine.kinds.kinds import kind_of
 from service.engine.protocol.messages import Request, SamplingParams, StepOutput

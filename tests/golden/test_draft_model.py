@@ -16,7 +16,7 @@ from service.engine.protocol.messages import DraftConfig, Request, SamplingParam
 from service.engine.runner import draft_model
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer
-from service.engine.scheduling.cost import CostLine, Work
+from service.engine.scheduling.cost import CostLine, StepWork
 from service.engine.scheduling.scheduler import Scheduler
 from tests.effort import usual
 from tests.golden.adapters import train, version
@@ -40,14 +40,14 @@ NEW_TOKENS = 24
 class Always(BatchingPolicy):
     """Lets the model draft as much as there is room for, whatever it costs; n-grams have no say."""
 
-    def pays(self, work: Work) -> bool:
+    def pays(self, work: StepWork) -> bool:
         return True
 
-    def draft_lengths(self, work: Work, offers: Seq[object], room: int) -> list[int]:
+    def draft_lengths(self, work: StepWork, offers: Seq[object], room: int) -> list[int]:
         return [0] * len(offers)
 
     def model_draft_lengths(
-        self, work: Work, tokens: float, offers: Seq[ModelOffer], drafting: CostLine, room: int
+        self, work: StepWork, tokens: float, offers: Seq[ModelOffer], drafting: CostLine, room: int
     ) -> list[int]:
         return [max(0, min(offer.most, room // max(1, len(offers)))) for offer in offers]
 

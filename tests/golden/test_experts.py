@@ -62,7 +62,7 @@ def test_each_expert_has_its_weights(repository: Repository, parent: Manifest) -
 def test_a_crowd_changes_nothing(repository: Repository, parent: Manifest, precision: str, tmp_path: Path) -> None:
     """By the library's model and by the record of that."""
     version = parent if precision == "bf16" else quantize(repository, parent, precision)
-    fields = {"block_size": 8, "record": str(tmp_path / "r.record")}
+    fields = {"block_size": 8, "findings": str(tmp_path / "r.record")}
     params = SamplingParams(max_tokens=6, logprobs=2)
     requests = [
         request(str(i), [(7 * i * j + 3 * j + i) % VOCABULARY for j in range(length)], params)

@@ -124,7 +124,7 @@ def test_a_crowd_changes_nothing(repository: Repository, version: Manifest, tmp_
     memory once."""
     directory, told, memory = repository.path(version), [], []
     for shared in (False, False, True):
-        fields = {"block_size": 8, "record": str(tmp_path / "r.record"), "share_weights": shared}
+        fields = {"block_size": 8, "findings": str(tmp_path / "r.record"), "share_weights": shared}
         loaded = Loaded.of(directory, "file", **fields)
         assert loaded.info.forward == ("transformers" if library() is None and version.name == "experts" else "decoder")
         alone = {one.id: answer(loaded.core(caching=False), {0: [one]})[one.id] for one in requests()}

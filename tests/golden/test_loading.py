@@ -15,8 +15,8 @@ from models.weights.loading import load_model, weight_bytes
 from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.runner.linear import Int8Linear
 from service.engine.runner.loading import building
+from service.engine.runner.loading.findings import Findings
 from service.engine.runner.loading.probe import observe
-from service.engine.runner.loading.record import Record
 from service.engine.runner.native.library import library
 from tests.effort import usual
 from tests.golden.conftest import Load
@@ -52,7 +52,7 @@ def test_versions_of_the_older_recipe_are_read(load: Load, name: str, tmp_path: 
     model = load_model(directory, "int8", torch.bfloat16, CPU, Int8Linear)
     assert model.get_input_embeddings().weight.dtype is torch.bfloat16
     assert not any(getattr(layer, "hadamard", 1) > 1 for layer in model.modules())
-    loaded = [Loaded.of(directory, "int8", record=str(tmp_path / "r.record")) for _ in range(2)]
+    loaded = [Loaded.of(directory, "int8", findings=str(tmp_path / "r.record")) for _ in range(2)]
     want = load(name, "int8").info.forward
     assert [each.info.forward for each in loaded] == [want, want]
 
@@ -124,11 +124,11 @@ def test_the_same_model_by_its_record(
     load: Load, name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, record = Path(load(name, precision).config.model_dir), tmp_path / "engine" / "r.record"
-    first = Loaded.of(directory, precision, record=str(record))
+    first = Loaded.of(directory, precision, findings=str(record))
     assert first.info.forward == "decoder"
     assert record.exists()
     _no_library(monkeypatch)
-    again = Loaded.of(directory, precision, record=str(record))
+    again = Loaded.of(directory, precision, findings=str(record))
     assert _answer(again) == _answer(first)
     same = ("forward", "kernels", "memory_bytes", "blocks_total", "kv_bytes_per_block")
     assert all(getattr(again.info, field) == getattr(first.info, field) for field in same)
@@ -137,12 +137,12 @@ def test_the_same_model_by_its_record(
 @needs_kernels
 def test_a_second_load_imports_no_transformers(load: Load, tmp_path: Path) -> None:
     directory, record = load("llama", "int8").config.model_dir, str(tmp_path / "r.record")
-    Loaded.of(Path(directory), "int8", record=record)
+    Loaded.of(Path(directory), "int8", findings=record)
     program = f"""
 import sys
 from service.engine.protocol.messages import EngineConfig
 from service.engine.runner.loading.building import build_runner
-fields = dict(max_model_len=400, max_num_seqs=16, threads=1, device="cpu", record={record!r})
+fields = dict(max_model_len=400, max_num_seqs=16, threads=1, device="cpu", findings={record!r})
 runner, info = build_runner(EngineConfig(model_dir={directory!r}, precision="int8", **fields), lambda *_: None)
 print(info.forward, "transformers" in sys.modules)
 """
@@ -150,7 +150,7 @@ print(info.forward, "transformers" in sys.modules)
     assert run.stdout.split() == ["decoder", "False"]
 
 
-def _damage(record: Record, how: str) -> bytes:
+def _damage(record: Findings, how: str) -> bytes:
     outline = record.outline
     damaged = {
         "another host": lambda: msgspec.structs.replace(record, conditions=("elsewhere",)),
@@ -188,22 +188,22 @@ def _damage(record: Record, how: str) -> bytes:
 def test_a_record_that_does_not_fit_is_made_anew(load: Load, tmp_path: Path, how: str) -> None:
     """A load must not trust what it cannot prove, nor fail where it could have gone the long way."""
     directory, path = Path(load("llama", "bf16").config.model_dir), tmp_path / "r.record"
-    first = Loaded.of(directory, "bf16", record=str(path))
+    first = Loaded.of(directory, "bf16", findings=str(path))
     good = path.read_bytes()
-    path.write_bytes(_damage(msgspec.msgpack.decode(good, type=Record), how))
+    path.write_bytes(_damage(msgspec.msgpack.decode(good, type=Findings), how))
     assert path.read_bytes() != good
-    assert _answer(Loaded.of(directory, "bf16", record=str(path))) == _answer(first)
+    assert _answer(Loaded.of(directory, "bf16", findings=str(path))) == _answer(first)
     assert path.read_bytes() == good
 
 
 @needs_kernels
 def test_a_folder_that_cannot_be_written_to(load: Load, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    loaded = Loaded.of(Path(load("llama", "int8").config.model_dir), "int8", record=str(tmp_path / "file" / "r.record"))
+    loaded = Loaded.of(Path(load("llama", "int8").config.model_dir), "int8", findings=str(tmp_path / "file" / "r"))
     assert loaded.info.forward == "decoder"
 
 
 @needs_kernels
 def test_what_the_library_computes_has_no_record(load: Load, tmp_path: Path) -> None:
-    Loaded.of(Path(load("gpt2", "bf16").config.model_dir), "bf16", record=str(tmp_path / "r.record"))
+    Loaded.of(Path(load("gpt2", "bf16").config.model_dir), "bf16", findings=str(tmp_path / "r.record"))
     assert not list(tmp_path.iterdir())

@@ -42,7 +42,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         threads=1,
         max_model_len=512,
         max_num_seqs=4,
-        record=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.engine_file(manifest, "record")),
     )
 
 
@@ -95,7 +95,7 @@ def test_replicas_without_a_record_share_what_was_built(
         return load_model(*args)
 
     monkeypatch.setattr(building, "load_model", counted)
-    sharing = msgspec.structs.replace(config, share_weights=True, record="")
+    sharing = msgspec.structs.replace(config, share_weights=True, findings="")
     first, owner = build_runner(sharing, lambda phase, fraction: None)
     mapping = msgspec.structs.replace(sharing, packed_weights=owner.packed_weights)
     second, info = build_runner(mapping, lambda phase, fraction: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.engine.scheduling import scheduler as module
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import make_request, make_scheduler
 from tests.unit.test_scheduler import step
@@ -35,7 +35,7 @@ def measured_scheduler() -> Scheduler:
     scheduler.policy.inter_token_latency_target = 0.1
     for n in range(400):
         tokens = 1 + 7 * n % 30
-        scheduler.policy.observe(Work(tokens), 0.01 + 0.001 * tokens)
+        scheduler.policy.observe(StepWork(tokens), 0.01 + 0.001 * tokens)
     return scheduler
 
 
@@ -111,7 +111,7 @@ def test_a_prompt_from_behind_makes_short_steps() -> None:
     scheduler.policy.inter_token_latency_target = 0.1
     for n in range(400):
         tokens = 1 + 7 * n % 300
-        scheduler.policy.observe(Work(tokens), 0.001 + 0.0001 * tokens)
+        scheduler.policy.observe(StepWork(tokens), 0.001 + 0.0001 * tokens)
     scheduler.add(make_request("line", range(400), priority=-2, max_tokens=1))
     [(_, tokens)] = step(scheduler)[0]
     assert 40 <= tokens <= 60, "5 ms, a twentieth of the target"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.scheduling.batching import Backlog, BatchingPolicy, Offer
-from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 from service.engine.sequences.batch import Batch, Scheduled
 from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
@@ -20,15 +20,15 @@ SLOW = (0.02, 2e-3, 1e-6, 4e-7)
 FLAT = (0.002, 0.0, 0.0, 0.0)
 
 
-def cost(line: tuple[float, ...], work: Work) -> float:
+def cost(line: tuple[float, ...], work: StepWork) -> float:
     a, b, c, d = line
     return a + b * work.tokens + c * work.kv_tokens + d * work.attention
 
 
-def some_work(rng: random.Random) -> Work:
+def some_work(rng: random.Random) -> StepWork:
     decodes, chunk = rng.randint(0, 32), rng.choice([0, 0, 16, 64, 256, 1024])
     attention = chunk_attention(rng.randint(0, 2000), chunk)
-    return Work(max(1, decodes + chunk), decodes * rng.randint(10, 1000), attention)
+    return StepWork(max(1, decodes + chunk), decodes * rng.randint(10, 1000), attention)
 
 
 def taught(line: tuple[float, ...], steps: int = 400, noise: float = 0.1, disturbed: float = 0.05) -> CostLine:
@@ -56,16 +56,16 @@ def test_the_line_follows_a_machine_that_changes(after: tuple[float, ...]) -> No
     for _ in range(600):
         work = some_work(rng)
         fitted.observe(work, cost(after, work))
-    assert fitted.predict(Work(8, 800)) == pytest.approx(cost(after, Work(8, 800)), rel=0.05)
+    assert fitted.predict(StepWork(8, 800)) == pytest.approx(cost(after, StepWork(8, 800)), rel=0.05)
 
 
 def test_equal_steps_do_not_wind_it_up() -> None:
     fitted = CostLine()
     for _ in range(5000):
-        fitted.observe(Work(1, 100), 0.01)
-    assert fitted.predict(Work(1, 100)) == pytest.approx(0.01, rel=0.05)
-    fitted.observe(Work(1, 101), 0.011)
-    assert fitted.predict(Work(1, 2000)) < 0.05, "one noisy step is no slope"
+        fitted.observe(StepWork(1, 100), 0.01)
+    assert fitted.predict(StepWork(1, 100)) == pytest.approx(0.01, rel=0.05)
+    fitted.observe(StepWork(1, 101), 0.011)
+    assert fitted.predict(StepWork(1, 2000)) < 0.05, "one noisy step is no slope"
 
 
 @settings(deadline=None, max_examples=60)
@@ -83,7 +83,7 @@ def test_equal_steps_do_not_wind_it_up() -> None:
 def test_coefficients_stay_usable_whatever_is_observed(steps: list[tuple[int, int, float, float]]) -> None:
     fitted = CostLine()
     for tokens, kv_tokens, attention, seconds in steps:
-        fitted.observe(Work(tokens, kv_tokens, attention), seconds)
+        fitted.observe(StepWork(tokens, kv_tokens, attention), seconds)
     assert all(math.isfinite(value) and value >= 0 for value in fitted.coefficients)
     assert math.isfinite(fitted.error)
 
@@ -104,7 +104,7 @@ def test_a_budget_is_bounded_and_monotone_in_a_target_that_can_be_kept(
         policy = BatchingPolicy(2048, 16, target)
         policy.cost = taught(SLOW, steps=30)
         budgets.append(policy.token_budget(decodes, kv_tokens, context, 1))
-        kept.append(decodes == 0 or 1.75 * policy.cost.predict(Work(decodes, kv_tokens)) <= target)
+        kept.append(decodes == 0 or 1.75 * policy.cost.predict(StepWork(decodes, kv_tokens)) <= target)
     assert all(decodes + 16 <= budget <= 2048 for budget in budgets)
     assert kept == [False, True] or budgets[0] <= budgets[1]
     assert any(kept) or budgets[0] == budgets[1]
@@ -117,7 +117,7 @@ def test_a_budget_is_the_largest_that_keeps_the_target(noise: float, least: floa
     policy.cost = taught(SLOW, noise=noise, disturbed=0)
     planned = 0.3 / (1 + min(2 * policy.cost.error, 0.15))
     budget = policy.token_budget(8, 4000, 512, 1)
-    work = [Work(budget + more, 4000, chunk_attention(512, budget - 8 + more)) for more in (0, 1)]
+    work = [StepWork(budget + more, 4000, chunk_attention(512, budget - 8 + more)) for more in (0, 1)]
     assert policy.cost.predict(work[0]) <= planned < policy.cost.predict(work[1])
     assert least * 0.3 <= planned <= 0.3
 
@@ -128,8 +128,8 @@ def test_past_the_target_a_crowd_of_prompts_is_computed_first(prefills: int, str
     policy = BatchingPolicy(2048, 16, 0.001)
     policy.cost = taught(SLOW)
     budget = policy.token_budget(64, 4000, 0, prefills)
-    longest = stretch * policy.cost.predict(Work(64, 4000))
-    work = [Work(budget + more, 4000, chunk_attention(0, budget - 64 + more)) for more in (0, 1)]
+    longest = stretch * policy.cost.predict(StepWork(64, 4000))
+    work = [StepWork(budget + more, 4000, chunk_attention(0, budget - 64 + more)) for more in (0, 1)]
     assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
 
 
@@ -137,7 +137,7 @@ def test_a_step_without_decodes_is_the_largest_within_a_second() -> None:
     policy = BatchingPolicy(2048, 16, 1e-9)
     policy.cost = taught(SLOW)
     budget = policy.token_budget(0, 0, 512, 9)
-    work = [Work(budget + more, 0, chunk_attention(512, budget + more)) for more in (0, 1)]
+    work = [StepWork(budget + more, 0, chunk_attention(512, budget + more)) for more in (0, 1)]
     assert policy.cost.predict(work[0]) <= 1.0 < policy.cost.predict(work[1])
     quick = BatchingPolicy(2048, 16, 1e-9)
     quick.cost = taught(FAST)
@@ -147,14 +147,14 @@ def test_a_step_without_decodes_is_the_largest_within_a_second() -> None:
 def test_a_long_constant_makes_longer_steps_up_to_two_seconds() -> None:
     for constant, longest in ((0.02, 1.0), (0.04, 1.6), (0.3, 2.0)):
         policy = policy_of((constant, 0.003, 0.0, 0.0), target=0.1)
-        assert policy.cost.predict(Work(policy.token_budget(0, 0, 0, 1))) == pytest.approx(longest, rel=0.02)
+        assert policy.cost.predict(StepWork(policy.token_budget(0, 0, 0, 1))) == pytest.approx(longest, rel=0.02)
 
 
 def test_a_crowd_of_prompts_makes_no_pause_longer_than_two_fifths_of_a_second() -> None:
     """On a slower machine, than four steps of the streams, and no step longer than two seconds."""
     for constant, longest in ((0.02, 0.4), (0.15, 0.6), (0.6, 2.0)):
         policy = policy_of((constant, 0.001, 0.0, 0.0), target=0.001)
-        step = policy.cost.predict(Work(policy.token_budget(1, 1000, 0, 200)))
+        step = policy.cost.predict(StepWork(policy.token_budget(1, 1000, 0, 200)))
         assert step == pytest.approx(longest, rel=0.02)
 
 
@@ -162,10 +162,10 @@ def test_a_target_that_can_be_kept_is_kept_beside_a_long_prompt() -> None:
     policy = BatchingPolicy(2048, 16, 0.3)
     policy.cost = taught(SLOW)
     for decodes, prefills in ((1, 1), (8, 2), (8, 8)):
-        alone = policy.cost.predict(Work(decodes, 500 * decodes))
+        alone = policy.cost.predict(StepWork(decodes, 500 * decodes))
         assert 1.75 * alone <= 0.3
         budget = policy.token_budget(decodes, 500 * decodes, 0, prefills)
-        step = policy.cost.predict(Work(budget, 500 * decodes, chunk_attention(0, budget - decodes)))
+        step = policy.cost.predict(StepWork(budget, 500 * decodes, chunk_attention(0, budget - decodes)))
         assert step <= max(0.3, alone * (1 + prefills / decodes)) * 1.001
 
 
@@ -176,7 +176,7 @@ def test_the_first_steps_of_an_unknown_machine_are_small_and_grow(seconds_per_to
     while done < 4096:
         tokens = policy.token_budget(0, 0, done, 1)
         steps.append(0.005 + seconds_per_token * tokens)
-        policy.observe(Work(tokens, 0, chunk_attention(done, tokens)), steps[-1])
+        policy.observe(StepWork(tokens, 0, chunk_attention(done, tokens)), steps[-1])
         done += tokens
     assert max(steps) < 4.0
     assert max(steps[5:], default=0.0) < 2.3
@@ -187,7 +187,7 @@ def test_the_first_steps_of_an_unknown_machine_are_small_and_grow(seconds_per_to
 def test_the_work_of_a_batch() -> None:
     decode, chunk = Sequence.of(make_request("a", range(10))), Sequence.of(make_request("b", range(10)))
     decode.num_computed_tokens, chunk.num_computed_tokens = 9, 4
-    assert Work.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == Work(7, 10, 5 + 6 + 7 + 8 + 9 + 10)
+    assert StepWork.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == StepWork(7, 10, 5 + 6 + 7 + 8 + 9 + 10)
 
 
 def policy_of(line: tuple[float, ...], target: float = 10.0) -> BatchingPolicy:
@@ -215,11 +215,11 @@ def test_drafts_where_they_pay(line: tuple[float, ...], batch: int, probability:
     """At batch 1 and p = 0.5: rows are worth p, p², p³ .. tokens, and cost 1 ms beside a step of 21 ms a token.
     0.5 > 1/21, 0.25 > 1.5/22, 0.125 > 1.75/23, and 0.0625 < 1.875/24."""
     offers = [Offer(probability, 100, 7)]
-    assert policy_of(line).draft_lengths(Work(batch, 100 * batch), offers, 100) == [expected]
+    assert policy_of(line).draft_lengths(StepWork(batch, 100 * batch), offers, 100) == [expected]
 
 
 def test_drafts_go_to_the_likeliest_and_keep_their_bounds() -> None:
-    policy, work = policy_of(MEMORY_BOUND), Work(3, 300)
+    policy, work = policy_of(MEMORY_BOUND), StepWork(3, 300)
     offers = [Offer(0.9, 100, 7), Offer(0.1, 100, 7), Offer(0.9, 100, 2)]
     assert policy.draft_lengths(work, offers, 100) == [7, 0, 2]
     assert policy.draft_lengths(work, offers, 3) == [2, 0, 1]
@@ -232,8 +232,8 @@ def test_drafts_go_to_the_likeliest_and_keep_their_bounds() -> None:
 
 
 def test_no_draft_before_the_machine_is_known() -> None:
-    assert not BatchingPolicy(2048, 16, 1.0).pays(Work(1, 10))
-    assert policy_of(MEMORY_BOUND).pays(Work(1, 10))
+    assert not BatchingPolicy(2048, 16, 1.0).pays(StepWork(1, 10))
+    assert policy_of(MEMORY_BOUND).pays(StepWork(1, 10))
 
 
 def test_forecasts() -> None:
@@ -251,7 +251,7 @@ def test_forecasts() -> None:
 def test_a_seat_is_free_at_the_rate_of_ends() -> None:
     policy = policy_of(MEMORY_BOUND)
     for number in range(2000):
-        policy.observe(Work(20), 0.04, ends=number % 2)
+        policy.observe(StepWork(20), 0.04, ends=number % 2)
     full = Backlog(decodes=20, tokens=10, unseated=5)
     assert policy.first_token_seconds(full) == pytest.approx(5 * 0.08, rel=0.02)
 
@@ -264,6 +264,6 @@ def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:
 def test_a_line_that_is_often_wrong_drafts_less() -> None:
     sure, unsure = policy_of(MEMORY_BOUND), policy_of(MEMORY_BOUND)
     unsure.cost._error = 0.4
-    offers, work = [Offer(0.5, 100, 7)], Work(1, 100)
+    offers, work = [Offer(0.5, 100, 7)], StepWork(1, 100)
     assert sure.draft_lengths(work, offers, 7) == [3]
     assert unsure.draft_lengths(work, offers, 7) == [2]

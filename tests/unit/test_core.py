@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.engine.protocol.messages import MAX_STEPS, FinishReason, Pooling, StepRecord
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequences.batch import Batch, SampledToken
 from service.engine.sequences.sequence import Sequence
@@ -210,7 +210,7 @@ def test_steps_are_told_once_with_the_prediction_made_before_each() -> None:
     cost, predicted = core.scheduler.policy.cost, []
     core.add(make_request("a", range(10), max_tokens=3))
     for tokens, context, attention in ((10, 0, 55.0), (1, 11, 0.0), (1, 12, 0.0)):
-        predicted.append(cost.predict(Work(tokens, context, attention)))
+        predicted.append(cost.predict(StepWork(tokens, context, attention)))
         core.step()
     assert core.take_steps() == tuple(
         StepRecord(tokens, 1, seconds, 0.25) for tokens, seconds in zip((10, 1, 1), predicted, strict=True)

@@ -11,8 +11,8 @@ from models.checkpoint.safetensors_file import WEIGHTS
 from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
 from service.deployments.deployments import Deployments
+from service.deployments.engine_config import engine_config
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from service.settings import Settings
 from tests.tokenizers import byte_level, llama, write
@@ -65,7 +65,7 @@ async def test_the_engine_reads_the_drafting_versions_files(world: Drafting, tmp
     config = engine_config(settings, world.repository, world.repository.get("demo", "2"), 0, EngineOptions(draft=draft))
     assert config.draft is not None and config.draft.model_dir == str(world.repository.path(draft))
     assert (config.draft.precision, config.draft.dtype, config.draft.max_model_len) == ("bf16", "bf16", 512)
-    assert config.draft.record != config.record
+    assert config.draft.findings != config.findings
 
 
 async def test_another_draft_model_than_that_of_the_running_engine_is_a_conflict(world: Drafting) -> None:

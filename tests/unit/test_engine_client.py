@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.engine.client.client import EngineClient
 from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.poison import MOST_REMEMBERED, PoisonRegister
-from service.engine.client.restart_policy import Backoff, DeathKind, RestartPolicy, Watch
+from service.engine.client.restart_policy import Backoff, DeathKind, HangWatch, RestartPolicy
 from service.engine.client.streams import Streams
 from service.engine.protocol.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
 from service.errors import EngineKilled, Unavailable
@@ -322,7 +322,7 @@ def test_the_register_of_poison_is_bounded() -> None:
 
 
 def test_silence_is_a_hang_only_while_an_answer_is_owed_and_while_we_listen() -> None:
-    watch = Watch(RestartPolicy(hang_seconds=10))
+    watch = HangWatch(RestartPolicy(hang_seconds=10))
     now = 0.0
     for _ in range(100):
         now += watch.interval
@@ -343,11 +343,11 @@ def test_silence_is_a_hang_only_while_an_answer_is_owed_and_while_we_listen() ->
     [(85, 60, False), (85, 1, True), (59, 1, False), (1201, 60, True), (85, None, False), (901, None, True)],
 )
 def test_a_long_step_is_told_from_a_hang_by_its_forecast(seconds: float, forecast: float | None, hangs: bool) -> None:
-    watch = Watch(RestartPolicy())
+    watch = HangWatch(RestartPolicy())
     watch.heard()
     watch.beat(Heartbeat(seconds, forecast))
     assert bool(watch.look(1, owes_answer=True)) == hangs
-    watch = Watch(RestartPolicy())
+    watch = HangWatch(RestartPolicy())
     watch.heard()
     watch.beat(Heartbeat(seconds, forecast))
     watch.heard()

@@ -15,7 +15,7 @@ from loadtest.fleet.chats import POLICIES, Habits, arrivals, policy
 from loadtest.fleet.instance import Instance, Shape
 from loadtest.fleet.simulation import Outcome, Simulation
 from service.engine.protocol.messages import Request, SamplingParams
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 
 SHAPE = Shape((0.001, 1e-4, 1e-8, 1e-9), (2e-4, 1e-5), turn_seconds=0.002, event_seconds=5e-5, blocks=2000)
 HABITS = Habits(answer=20, question=40, pause=2)
@@ -48,7 +48,7 @@ def test_one_request_takes_what_the_line_says_and_the_loop_and_the_way_besides()
     while instance.core.has_work:
         now, outputs = instance.step(now)
         told += sum(len(output.token_ids) for output in outputs)
-    steps = (Work(32, 0, 32 * 16.5), Work(1, 33), Work(1, 34))
+    steps = (StepWork(32, 0, 32 * 16.5), StepWork(1, 33), StepWork(1, 34))
     loop = 3 * (2e-4 + 1e-5)
     assert told == 3 and now - ready == pytest.approx(loop + sum(map(SHAPE.predict, steps)))
 

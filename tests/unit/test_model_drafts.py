@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer
-from service.engine.scheduling.cost import CostLine, Work
+from service.engine.scheduling.cost import CostLine, StepWork
 from service.engine.scheduling.draft_model import DraftOrder
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import SampledToken
@@ -32,7 +32,7 @@ def policy_of(line: tuple[float, ...], target: float = 1e9) -> BatchingPolicy:
 
 
 def lengths(policy: BatchingPolicy, offers: list[ModelOffer], drafting: CostLine, room: int = 2048) -> list[int]:
-    work = Work(len(offers), sum(offer.context for offer in offers))
+    work = StepWork(len(offers), sum(offer.context for offer in offers))
     return policy.model_draft_lengths(work, len(offers), offers, drafting, room)
 
 
@@ -60,9 +60,9 @@ def test_a_step_with_drafts_keeps_the_target_or_stays_near_its_own_seconds() -> 
     free, bound = policy_of(TARGET), policy_of(TARGET, target=0.001)
     offers = [ModelOffer(0.95, 100, 7)]
     many, few = lengths(free, offers, small)[0], lengths(bound, offers, small)[0]
-    seconds = free.cost.predict(Work(1 + few, 100 * (1 + few))) + few * small.predict(Work(1, 100))
+    seconds = free.cost.predict(StepWork(1 + few, 100 * (1 + few))) + few * small.predict(StepWork(1, 100))
     assert 0 < few < many
-    assert seconds <= 1.75 * free.cost.predict(Work(1, 100)) * 1.001
+    assert seconds <= 1.75 * free.cost.predict(StepWork(1, 100)) * 1.001
 
 
 @given(
@@ -82,16 +82,16 @@ def test_no_choice_of_depth_and_sequences_gives_more(
     assert all(0 <= length <= max(0, offer.most) for length, offer in zip(found, offers, strict=True))
     assert sum(found) <= room
     trust = 1 - policy.cost.error
-    work = Work(len(offers), 50 * len(offers))
+    work = StepWork(len(offers), 50 * len(offers))
     plain = policy.cost.predict(work)
 
     def rate(chosen: SequenceOf[ModelOffer], depth: int) -> float:
         rows = sum(max(0, min(depth, offer.most)) for offer in chosen)
         if rows > room:
             return 0.0
-        step = policy.cost.predict(Work(work.tokens + rows, work.kv_tokens + 50 * rows))
+        step = policy.cost.predict(StepWork(work.tokens + rows, work.kv_tokens + 50 * rows))
         gained = trust * sum(offer.gain(depth) for offer in chosen)
-        return (len(offers) + gained) / (step + depth * drafting.predict(Work(len(chosen), 50 * len(chosen))))
+        return (len(offers) + gained) / (step + depth * drafting.predict(StepWork(len(chosen), 50 * len(chosen))))
 
     ranked = sorted(offers, key=lambda offer: -offer.probability)
     best = max(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from service.engine.scheduling.cost import CostLine, Work
+from service.engine.scheduling.cost import CostLine, StepWork
 from service.evaluation.evaluate import shown_seconds
 from service.evaluation.forecast import Forecast
 from service.evaluation.planning import EFFORTS, Extent, Planner
@@ -24,7 +24,7 @@ def forecast(tokens_per_second: float) -> Forecast:
     """Of a machine that prefills so many tokens a second; a step takes at least as long as four tokens."""
     line = CostLine()
     for tokens in (1, 8, 64, 256) * 50:
-        line.observe(Work(tokens), (4 + tokens) / tokens_per_second)
+        line.observe(StepWork(tokens), (4 + tokens) / tokens_per_second)
     return Forecast(line, 1.1)
 
 

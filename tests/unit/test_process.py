@@ -46,7 +46,7 @@ from service.engine.protocol.messages import (
     UnloadAdapter,
 )
 from service.engine.scheduling.batching import BatchingPolicy
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import (
     DECODER_START,
@@ -157,7 +157,7 @@ def test_a_step_is_forecast_by_steps_of_its_size() -> None:
     core = runner.core = EngineCore(runner, make_scheduler(num_blocks=64, max_num_batched_tokens=200), FakeClock())
     runner.told = []
     for seconds in range(40):
-        core.scheduler.policy.cost.observe(Work(1 + seconds % 4), 0.1)
+        core.scheduler.policy.cost.observe(StepWork(1 + seconds % 4), 0.1)
     core.add(make_request("short", range(4), max_tokens=3))
     run_all(core)
     assert runner.told[0] is None, "no step was computed yet"
@@ -175,7 +175,7 @@ def test_a_step_that_is_much_larger_than_all_before_is_not_forecast() -> None:
     scheduler = Scheduler(blocks, policy, max_num_seqs=8, max_model_len=1024, decoder_start=DECODER_START)
     core = runner.core = EngineCore(runner, scheduler, FakeClock())
     for seconds in range(40):
-        policy.cost.observe(Work(1 + seconds % 4), 0.1)
+        policy.cost.observe(StepWork(1 + seconds % 4), 0.1)
     for name, length, is_known in (("short", 4, False), ("long", 100, False), ("again", 100, True)):
         runner.told = []
         core.add(make_request(name, [len(name)] * length, max_tokens=1))

@@ -10,7 +10,7 @@ import pytest
 
 from service.engine.process.loop import EngineLoop
 from service.engine.protocol.messages import Add, Profile, Profiled, Step, StepOutput
-from service.engine.protocol.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Named, Part, Profiler
+from service.engine.protocol.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Named, NamedPart, Profiler
 from tests.fakes import FakeClock, FakeRunner, make_core, make_request
 from tests.profiles import FakeRecorder
 from tests.scripted_channel import ScriptedChannel
@@ -144,7 +144,7 @@ def test_named_methods_are_themselves_again() -> None:
         names.append(name)
         yield
 
-    named = Named([Part(counter, "plain", "one"), Part(counter, "own", "two")], span)
+    named = Named([NamedPart(counter, "plain", "one"), NamedPart(counter, "own", "two")], span)
     assert (counter.plain(1, more=2), counter.own(4)) == (3, 8)
     assert names == ["one", "two"]
     named.restore()

@@ -9,7 +9,7 @@ import pytest
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
 from service.engine.scheduling.batching import BatchingPolicy
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import Batch, SampledToken, Scheduled
 from service.engine.sequences.sequence import SequenceStatus
@@ -280,7 +280,7 @@ def teach(scheduler: Scheduler, steps: int = 100) -> None:
     """Steps of 10 ms and 1 ms a token: of guesses that are right every other time, two pay."""
     for number in range(steps):
         tokens = 1 + number % 40
-        scheduler.policy.observe(Work(tokens), 0.01 + 0.001 * tokens)
+        scheduler.policy.observe(StepWork(tokens), 0.01 + 0.001 * tokens)
 
 
 def test_the_cheapest_to_compute_again_is_preempted_but_never_the_first() -> None:

@@ -88,7 +88,7 @@ class Backoff:
         return float(min(seconds, self._policy.max_backoff_seconds))
 
 
-class Watch:
+class HangWatch:
     """Watches one process after the other. Call `look` every `interval` seconds."""
 
     def __init__(self, policy: RestartPolicy) -> None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from service.engine.client.engine import ALIVE, EngineFailed, EngineState
 from service.engine.client.process import WORKER, EngineProcess, Started
-from service.engine.client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, RestartPolicy, Watch
+from service.engine.client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, HangWatch, RestartPolicy
 from service.engine.protocol.messages import (
     EngineConfig,
     EngineInfo,
@@ -87,7 +87,7 @@ class Supervisor:
         self._user = user
         self._policy = policy
         self._backoff = Backoff(policy)
-        self._watch = Watch(policy)
+        self._watch = HangWatch(policy)
         self._state = EngineState.NEW
         self._started = launch.started
         self._process: EngineProcess | None = None

@@ -16,9 +16,9 @@ from service.engine.process.grammar_loading import CompiledGrammars
 from service.engine.process.validation import check_request
 from service.engine.process.work_done import WorkDone
 from service.engine.protocol.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
-from service.engine.protocol.profiling import Part, Recorder
+from service.engine.protocol.profiling import NamedPart, Recorder
 from service.engine.protocol.work import ModelWork
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.draft_model import DraftModel
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
@@ -104,7 +104,7 @@ class EngineCore:
         self._in_progress: Batch | None = None
         self._most_tokens = 0
         self._steps = 0
-        self._last = Work(0)
+        self._last = StepWork(0)
         self._last_sequences = 0
         self._last_seconds = 0.0
         self._untold = deque[StepRecord](maxlen=MAX_STEPS)
@@ -144,13 +144,13 @@ class EngineCore:
             self.read_adapter(name, directory)()
 
     @property
-    def parts(self) -> SequenceOf[Part]:
+    def parts(self) -> SequenceOf[NamedPart]:
         """Returns the parts of a step that a profile names, but for the runner's."""
         scheduler = self.scheduler
         return (
-            Part(scheduler, "schedule", "dosirak::schedule"),
-            Part(self, "_copy", "dosirak::copy"),
-            Part(scheduler, "update", "dosirak::update"),
+            NamedPart(scheduler, "schedule", "dosirak::schedule"),
+            NamedPart(self, "_copy", "dosirak::copy"),
+            NamedPart(scheduler, "update", "dosirak::update"),
         )
 
     def recorder(self, kind: str) -> Recorder:
@@ -163,7 +163,7 @@ class EngineCore:
         batch, cost = self._in_progress, self.scheduler.policy.cost
         if batch is None or not cost.is_measured or batch.num_tokens > _FAR * self._most_tokens:
             return None
-        return cost.predict(Work.of(batch))
+        return cost.predict(StepWork.of(batch))
 
     def unload_adapter(self, name: str) -> None:
         """Frees the adapter once no live sequence uses it. No-op for an adapter that is not loaded."""
@@ -257,7 +257,7 @@ class EngineCore:
             return
         seconds = max(0.0, seconds - drafting)
         self._steps += 1
-        self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), in_all
+        self._last, self._last_sequences, self._last_seconds = StepWork.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)

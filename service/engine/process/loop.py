@@ -57,7 +57,7 @@ _NEWS_SECONDS: Final = 0.25  # steps without outputs send their stats this often
 _READ_BYTES: Final = 1 << 20
 
 
-class Core(profiling.Engine, Protocol):
+class Core(profiling.ProfiledEngine, Protocol):
     """What computes the steps of an engine process. One thread calls it, where nothing else is said."""
 
     grammars: CompiledGrammars

@@ -203,7 +203,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     dtype: str
     max_model_len: int
-    record: str = ""
+    findings: str = ""
 
 
 class NodesConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +234,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `decoder_start`, it counts the encoder's input and the decoder together.
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
     `spare_devices` get layers of a model that `device` does not hold.
-    `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
+    `findings` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
     weights into memory that other processes can map; `packed_weights` is where another process has done so.
     `peaks` is the file of this host's measured peaks; "" keeps none.
     `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
@@ -263,7 +263,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     speculation: bool = True
     draft: DraftConfig | None = None
-    record: str = ""
+    findings: str = ""
     peaks: str = ""
     share_weights: bool = False
     packed_weights: str = ""

@@ -27,7 +27,7 @@ LONGEST_PIECE: Final = 200
 """The most steps of a piece."""
 
 
-class Part(NamedTuple):
+class NamedPart(NamedTuple):
     """A method of an object whose calls a profile names."""
 
     owner: object
@@ -39,7 +39,7 @@ class Named:
     """Methods whose calls run inside a span, until `restore`. They are replaced on their objects, so that a step that
     nobody records does not even ask whether somebody does."""
 
-    def __init__(self, parts: Iterable[Part], span: Span) -> None:
+    def __init__(self, parts: Iterable[NamedPart], span: Span) -> None:
         self._before = [(part, vars(part.owner).get(part.method)) for part in parts]
         for part, _ in self._before:
             setattr(part.owner, part.method, _named(getattr(part.owner, part.method), span, part.name))
@@ -65,7 +65,7 @@ class Recorder(Protocol):
     span: Span
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[NamedPart]:
         """The parts of a step that are the runner's."""
         ...
 
@@ -83,11 +83,11 @@ class Recorder(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ProfiledEngine(Protocol):
     """`EngineCore`, as far as a profile needs it."""
 
     @property
-    def parts(self) -> Sequence[Part]: ...
+    def parts(self) -> Sequence[NamedPart]: ...
 
     @property
     def stats(self) -> EngineStats: ...
@@ -116,7 +116,7 @@ class Profiler:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ProfiledEngine,
         send: Callable[[Profiled], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

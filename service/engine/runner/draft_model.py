@@ -31,7 +31,7 @@ from service.engine.runner.forwards.step import RowRules, Step
 from service.engine.runner.kv_cache import KVCache
 from service.engine.runner.sampling.row import SamplerRow, is_penalised
 from service.engine.runner.sampling.sampler import Sampler
-from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 from service.engine.scheduling.draft_model import DraftOrder
 from service.engine.sequences.sequence import Sequence
 
@@ -162,7 +162,7 @@ class DraftModel:
                 kv_tokens += each.start + 1
             else:
                 attention += chunk_attention(each.start, count)
-        self.cost.observe(Work(rows, kv_tokens, attention), seconds)
+        self.cost.observe(StepWork(rows, kv_tokens, attention), seconds)
 
     @torch.inference_mode()
     def _measure(self) -> None:
@@ -172,7 +172,7 @@ class DraftModel:
             started = time.perf_counter()
             logits = self.forward(self._step([((0,), 0, (self.cache.num_blocks,))] * rows, [True] * rows))
             self._sampler.sample(self._fitted(logits[:rows]), [greedy] * rows)
-            self.cost.observe(Work(rows, rows), time.perf_counter() - started)
+            self.cost.observe(StepWork(rows, rows), time.perf_counter() - started)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.weights.loading import LowRankWeights, load_adapter
 from service.engine.kv_cache.window import WindowPool
 from service.engine.protocol.messages import Request, SamplingParams, TokenLogprobs
-from service.engine.protocol.profiling import Part
+from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.draft_model import DraftModel
 from service.engine.runner.forwards.forward import CannotServe, Forward
 from service.engine.runner.forwards.step import RowRules, Step, pack
@@ -22,10 +22,10 @@ from service.engine.runner.kv_cache import KVCache
 from service.engine.runner.native.library import library
 from service.engine.runner.offload_file import OffloadFile
 from service.engine.runner.pooling import pooled
-from service.engine.runner.recording import TraceRecorder
 from service.engine.runner.sampling.masks import MaskThread, PendingMasks
 from service.engine.runner.sampling.row import SamplerRow
 from service.engine.runner.sampling.sampler import Sampler, verified
+from service.engine.runner.trace_recorder import TraceRecorder
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.sequences.constraint import Grammars
 from service.engine.sequences.sequence import Sequence
@@ -147,9 +147,9 @@ class ModelRunner:
         """Returns a recorder of this thread's operators, for a profile of this kind."""
         kernels = library()
         names = {"_packed": "pack", "_logits": "forward", "_sampled": "sample"}
-        parts = [Part(self, method, f"dosirak::{name}") for method, name in names.items()]
+        parts = [NamedPart(self, method, f"dosirak::{name}") for method, name in names.items()]
         if self.draft_model is not None:
-            parts.append(Part(self.draft_model, "draft", "dosirak::draft"))
+            parts.append(NamedPart(self.draft_model, "draft", "dosirak::draft"))
         return TraceRecorder(kind, self._device, [*parts, *self._sampler.parts], kernels)
 
     def unload_adapter(self, name: str) -> None:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from service.engine.scheduling.budget import StepBudget
-from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 
 _MEMORY: Final = 0.99
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
@@ -92,7 +92,7 @@ class BatchingPolicy:
         room = self.max_num_batched_tokens - decodes
         least = min(self.min_prefill_tokens, room)
         tokens = max(least, min(room, self.cost.trusted_tokens - decodes))
-        seconds = self._longest_step(decodes, kv_tokens, prefills) - self.cost.predict(Work(decodes, kv_tokens))
+        seconds = self._longest_step(decodes, kv_tokens, prefills) - self.cost.predict(StepWork(decodes, kv_tokens))
         return StepBudget(self.cost, seconds, tokens, least)
 
     def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
@@ -118,7 +118,7 @@ class BatchingPolicy:
         limit = max(_LONGEST, min(constants, _LONGEST_OF_ALL), self.inter_token_latency_target)
         if decodes == 0:
             return limit
-        alone = self.cost.predict(Work(decodes, kv_tokens))
+        alone = self.cost.predict(StepWork(decodes, kv_tokens))
         if alone * _STRETCH <= self._planned_target:
             return max(self._planned_target, min(alone * (1 + prefills / decodes), limit))
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
@@ -137,13 +137,13 @@ class BatchingPolicy:
         waits for its end. So it is short, but not so short that it is spent on constants."""
         return max(_BACKGROUND_SHARE * self.inter_token_latency_target, _BEHIND_CONSTANTS * self.cost.coefficients[0])
 
-    def pays(self, work: Work) -> bool:
+    def pays(self, work: StepWork) -> bool:
         """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If
         not, no draft does."""
         row = self.row_seconds(work.kv_tokens // work.tokens)
         return self.cost.is_measured and self.cost.predict(work) > work.tokens * row
 
-    def draft_lengths(self, work: Work, offers: SequenceOf[Offer], room: int) -> list[int]:
+    def draft_lengths(self, work: StepWork, offers: SequenceOf[Offer], room: int) -> list[int]:
         """Returns how many drafts each offer gets, at most `room` in all, in a step of `work` without drafts.
 
         The likeliest next draft is added while it raises the step's expected tokens per second. That holds while its
@@ -167,7 +167,7 @@ class BatchingPolicy:
         return lengths
 
     def model_draft_lengths(
-        self, work: Work, tokens: float, offers: SequenceOf[ModelOffer], drafting: CostLine, room: int
+        self, work: StepWork, tokens: float, offers: SequenceOf[ModelOffer], drafting: CostLine, room: int
     ) -> list[int]:
         """Returns how many drafts of a draft model each offer gets, at most `room` in all. `drafting` is the draft
         model's cost line. Without them the step has `work` and is expected to give `tokens`.
@@ -188,7 +188,7 @@ class BatchingPolicy:
                 step += drafts * self.row_seconds(offer.context)
                 reading += offer.reading_seconds(drafting)
                 kv_tokens += offer.context
-                in_all = step + reading + depth * drafting.predict(Work(count, kv_tokens))
+                in_all = step + reading + depth * drafting.predict(StepWork(count, kv_tokens))
                 if rows > room or in_all > longest:
                     break
                 if (rate := (tokens + gained * self._trust) / in_all) > best:
@@ -215,7 +215,7 @@ class BatchingPolicy:
         """
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
-        beside = Work(backlog.decodes, backlog.kv_tokens)
+        beside = StepWork(backlog.decodes, backlog.kv_tokens)
         budget = self.step_budget(backlog.decodes, backlog.kv_tokens, backlog.prefills)
         steps = -(-backlog.tokens // max(1, budget.chunk(0)))
         if budget.seconds > 0:
@@ -238,7 +238,7 @@ class BatchingPolicy:
         """Returns the cost of the block at `index` of a sequence in a prefill. A later block costs more."""
         return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
 
-    def observe(self, work: Work, seconds: float, ends: int = 0) -> None:
+    def observe(self, work: StepWork, seconds: float, ends: int = 0) -> None:
         """Learns that one step took `seconds`, and that `ends` sequences ended with it."""
         self.cost.observe(work, seconds)
         self._busy_seconds = _MEMORY * self._busy_seconds + seconds

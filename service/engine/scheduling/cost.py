@@ -13,7 +13,7 @@ from service.engine.sequences.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """The work of a step, as far as its cost depends on it."""
 
     tokens: int
@@ -24,7 +24,7 @@ class Work:
     """Query-key pairs of the prefill chunks: tokens · mean context."""
 
     @classmethod
-    def of(cls, batch: Batch) -> Work:
+    def of(cls, batch: Batch) -> StepWork:
         """Returns the work of a batch. Call before the step's tokens count as computed."""
         kv_tokens, attention = 0, 0.0
         for item in batch.scheduled:
@@ -113,12 +113,12 @@ class CostLine:
         """Mean absolute relative error of the predictions; recent ones count most. 0 before the first prediction."""
         return self._error
 
-    def predict(self, work: Work) -> float:
+    def predict(self, work: StepWork) -> float:
         a, b, c, d = self._theta
         _, tokens, kv_tokens, attention = _features(work)
         return a + b * tokens + c * kv_tokens + d * attention
 
-    def observe(self, work: Work, seconds: float) -> None:
+    def observe(self, work: StepWork, seconds: float) -> None:
         """Learns from one step. Ignores seconds that no step takes (under a microsecond, or not a number)."""
         self.last_prediction = self.predict(work)
         if not 1e-6 <= seconds < math.inf:
@@ -151,7 +151,7 @@ class CostLine:
                 theta[i] = max(0.0, theta[i] - gradient / (row[i] + _PRIOR_WEIGHT[i]))
 
 
-def _features(work: Work) -> tuple[float, float, float, float]:
+def _features(work: StepWork) -> tuple[float, float, float, float]:
     return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
 
 

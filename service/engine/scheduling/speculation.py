@@ -12,7 +12,7 @@ from typing import Final
 
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer, Offer
-from service.engine.scheduling.cost import Work
+from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.draft_model import DraftModel, DraftOrder
 from service.engine.sequences.acceptance import Acceptance, OverallAcceptance
 from service.engine.sequences.constraint import MOST_CERTAIN
@@ -136,7 +136,7 @@ class Speculation:
         return found
 
     def _model_lengths(
-        self, model: DraftModel, members: SequenceOf[Sequence], work: Work, given: Drafts
+        self, model: DraftModel, members: SequenceOf[Sequence], work: StepWork, given: Drafts
     ) -> SequenceOf[int]:
         """Returns how many drafts of the model each member gets in a step of `work` and the `given` drafts."""
         rows = sum(map(len, given.values()))
@@ -144,7 +144,7 @@ class Speculation:
         expected = work.tokens + sum(_expected(sequence, draft) for sequence, draft in given.items())
         offers = [self._model_offer(model, sequence) for sequence in members]
         room = self._policy.max_num_batched_tokens - work.tokens - rows
-        beside = Work(work.tokens + rows, work.kv_tokens + kv_tokens)
+        beside = StepWork(work.tokens + rows, work.kv_tokens + kv_tokens)
         return self._policy.model_draft_lengths(beside, expected, offers, model.cost, room)
 
     def _model_offer(self, model: DraftModel, sequence: Sequence) -> ModelOffer:
@@ -160,8 +160,8 @@ def _admissible(sequence: Sequence, draft: tuple[int, ...]) -> tuple[int, ...]:
     return draft if constraint is None or not draft else draft[: constraint.admissible(draft)]
 
 
-def _work(decodes: SequenceOf[Sequence]) -> Work:
-    return Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
+def _work(decodes: SequenceOf[Sequence]) -> StepWork:
+    return StepWork(len(decodes), sum(sequence.num_tokens for sequence in decodes))
 
 
 def _proposer(sequence: Sequence) -> NgramProposer:

@@ -33,7 +33,7 @@ from service.engine.protocol.messages import (
     StepOutput,
     StepRecord,
 )
-from service.engine.protocol.profiling import Part, Recorder
+from service.engine.protocol.profiling import NamedPart, Recorder
 from service.engine.vllm import mapping
 from service.engine.vllm.ranks import rank_cache_bytes, resident_bytes
 from service.engine.vllm.rendezvous import gathered
@@ -63,7 +63,7 @@ class VllmCore:
 
     def __init__(self, engine: Any, steps: StepLogger, tally: Tally, config: EngineConfig, vocab_size: int) -> None:
         self.grammars = CompiledGrammars(None)
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[NamedPart, ...] = ()
         self._engine = engine
         self._steps = steps
         self._tally = tally

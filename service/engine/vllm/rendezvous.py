@@ -38,7 +38,7 @@ def gathered(config: EngineConfig, cache_bytes: int, report: Report) -> dict[str
     nodes = config.nodes
     if nodes is None:
         return {}
-    bare = replace(config, model_dir="", offload_directory="", record="", peaks="", adapters=(), nodes=None)
+    bare = replace(config, model_dir="", offload_directory="", findings="", peaks="", adapters=(), nodes=None)
     rendezvous = Rendezvous(nodes, config.options["nodes"], Order(nodes.reference, bare, cache_bytes))
     rendezvous.gather(report)
     rendezvous.watch(lambda cause, killed: report.end(cause, killed=killed))

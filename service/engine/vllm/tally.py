@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.engine.protocol.messages import MAX_STEPS, EngineStats, StepRecord
-from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Tally:
         self._prefill_tokens += facts.prefill_tokens
         attention = chunk_attention(self._prefilled, facts.prefill_tokens) if facts.prefill_tokens else 0.0
         self._prefilled = 0 if has_first_token else self._prefilled + facts.prefill_tokens
-        self._cost.observe(Work(facts.tokens, kv_tokens, attention), seconds)
+        self._cost.observe(StepWork(facts.tokens, kv_tokens, attention), seconds)
         self._untold.append(StepRecord(facts.tokens, facts.sequences, self._cost.last_prediction, seconds))
 
     def rest(self) -> None:
@@ -85,7 +85,9 @@ class Tally:
         prefill = min(sum(waiting), self._token_budget)
         if not self._cost.is_measured or prefill > self._cost.trusted_tokens:
             return None
-        return self._cost.predict(Work(prefill + self._last.decode_sequences, kv_tokens, chunk_attention(0, prefill)))
+        return self._cost.predict(
+            StepWork(prefill + self._last.decode_sequences, kv_tokens, chunk_attention(0, prefill))
+        )
 
     def stats(self, waiting: Iterable[int], hopeless: int = 0) -> EngineStats:
         """Returns a snapshot. `waiting` are the lengths of the prompts without a first token."""

@@ -14,8 +14,8 @@ from typing import Final
 from models.manifest import Manifest
 from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
+from service.deployments.engine_config import engine_config
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config
 from service.deployments.needs import ENGINE_BYTES, loaded_bytes
 from service.engine.client.client import EngineClient
 from service.engine.client.engine import Engine

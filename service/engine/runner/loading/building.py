@@ -1,8 +1,8 @@
-"""The builder makes a runner: from a record of an earlier load if there is one, else through the library's model.
+"""The builder makes a runner: from the findings of an earlier load if there are some, else through the library's model.
 
-record ▶ names and numbers ─▶ weights mapped by name ─▶ our forward ─▶ the recorded logits? ─yes▶ runner
+findings ▶ names and numbers ─▶ weights mapped by name ─▶ our forward ─▶ the recorded logits? ─yes▶ runner
    │none                                                                    │no
-   └──▶ library's model ─▶ its logits on a short prompt ─▶ the first way that repeats them ─▶ runner, and a record
+   └──▶ library's model ─▶ its logits on a short prompt ─▶ the first way that repeats them ─▶ runner, and findings
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from service.engine.runner.linear import (
     int8_kernel,
     release,
 )
-from service.engine.runner.loading import record
+from service.engine.runner.loading import findings
 from service.engine.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
 from service.engine.runner.loading.drafting import draft_block_bytes, draft_config
 from service.engine.runner.loading.families import outline_of
@@ -115,7 +115,7 @@ def _draft_model(
             "drafts cannot be verified: on this device, or by the library's forward, rows depend on others"
         )
     dtype = DTYPES[own.dtype]
-    forward, cache, _ = _from_record(own, dtype, device) or _from_library(own, dtype, (device,), progress)
+    forward, cache, _ = _from_findings(own, dtype, device) or _from_library(own, dtype, (device,), progress)
     rules = _row_rules(forward.model, cache, dtype)
     return DraftModel(forward, cache, rules, runner.vocab_size, own.max_model_len)
 
@@ -128,25 +128,25 @@ def _built(
     if kernels is not None and device.type == "cpu" and (config.share_weights or config.packed_weights):
         with suppress(OSError, Differs):  # then the weights are packed alone
             arena = Arena(config.packed_weights)
-            built = _from_record(config, dtype, device, arena)
+            built = _from_findings(config, dtype, device, arena)
             if built is None:
-                arena = Arena(config.packed_weights)  # the record's forward may have taken a part of it
+                arena = Arena(config.packed_weights)  # the forward of the findings may have taken a part of it
                 built = _from_library(config, dtype, devices, progress, arena)
             if arena.is_owner:
                 arena.seal()
             return built, arena
-    return _from_record(config, dtype, device) or _from_library(config, dtype, devices, progress), None
+    return _from_findings(config, dtype, device) or _from_library(config, dtype, devices, progress), None
 
 
-def _from_record(
+def _from_findings(
     config: EngineConfig, dtype: torch.dtype, device: torch.device, arena: Arena | None = None
 ) -> Built | None:
-    """Builds from a record, with weights packed in the `arena`, if one is given. Returns None if there is no record, or
-    if its lesson is not repeated."""
+    """Builds from findings, with weights packed in the `arena`, if one is given. Returns None if there are none, or
+    if their lesson is not repeated."""
     kernels = library()
     if kernels is None or device.type != "cpu":
         return None
-    known = record.read(config)
+    known = findings.read(config)
     if known is None:
         return None
     try:
@@ -206,7 +206,7 @@ def _from_library(
     with nullcontext() if kernels is None else kernels.packing_into(arena):
         forward, passed_over = choose_forward(ways, known, cache, precision, positions, measured)
     if isinstance(forward, NativeDecoder):
-        record.write(config, outline_of(model), reference)
+        findings.write(config, outline_of(model), reference)
     return forward, cache, passed_over
 
 

@@ -11,7 +11,7 @@ import msgspec
 from service.engine.kv_cache.kv_size import LayerShape
 from service.engine.protocol.messages import EngineConfig
 from service.engine.runner.kv_cache import bytes_per_block, kv_dtype
-from service.engine.runner.loading import record
+from service.engine.runner.loading import findings
 
 
 def draft_config(config: EngineConfig, num_blocks: int) -> EngineConfig | None:
@@ -25,7 +25,7 @@ def draft_config(config: EngineConfig, num_blocks: int) -> EngineConfig | None:
         precision=draft.precision,
         dtype=draft.dtype,
         max_model_len=draft.max_model_len,
-        record=draft.record,
+        findings=draft.findings,
         kv_cache_blocks=num_blocks,
         decoder_start=(),
         draft=None,
@@ -46,10 +46,10 @@ def draft_block_bytes(config: EngineConfig) -> int:
 
 def _shapes(config: EngineConfig) -> tuple[LayerShape, ...]:
     """Returns the shapes of an earlier load, or of the model's configuration."""
-    known = record.read(config)
+    known = findings.read(config)
     if known is not None:
         return known.reference.shapes
-    from models.weights.skeleton import build  # the library is imported only where no record is
+    from models.weights.skeleton import build  # the library is imported only where no findings are
 
     skeleton = build(Path(config.model_dir))
     return (LayerShape(skeleton.kv_heads, skeleton.head_dim, skeleton.head_dim),) * skeleton.kv_layers

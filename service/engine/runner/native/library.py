@@ -19,7 +19,7 @@ from torch import Tensor
 from models.weights.blocks import BLOCKS, BlockWeight
 from models.weights.int4 import INT4, Int4Weight
 from service import host
-from service.engine.protocol.profiling import Part
+from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.memory import lazy_zeros
 from service.engine.runner.native.arena import Arena
 from service.engine.runner.native.build import LEVELS, library_path, preferred
@@ -232,10 +232,10 @@ class Library:
         self._hadamard.argtypes = (c_void_p, c_int64, c_int64)
 
     @property
-    def parts(self) -> Seq[Part]:
+    def parts(self) -> Seq[NamedPart]:
         """Returns the kernels that a profile names."""
         names = {"step": "step", "linear": "linear", "attend": "attention", "add": "adapter"}
-        return [Part(self, method, f"native::{name}") for method, name in names.items()]
+        return [NamedPart(self, method, f"native::{name}") for method, name in names.items()]
 
     @contextmanager
     def packing_into(self, arena: Arena | None) -> Iterator[None]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from service.engine.protocol.messages import TokenLogprobs
-from service.engine.protocol.profiling import Part
+from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.native.library import Library, address
 from service.engine.runner.sampling.reference import TorchSampling, logprobs_of
 from service.engine.runner.sampling.row import SamplerRow
@@ -79,9 +79,9 @@ class NativeSampling:
         self._torch = TorchSampling()
 
     @property
-    def parts(self) -> Seq[Part]:
+    def parts(self) -> Seq[NamedPart]:
         """Returns the kernels that a profile names."""
-        return [Part(self, method, f"native::{method}") for method in ("penalize", "mask", "draw", "logprobs")]
+        return [NamedPart(self, method, f"native::{method}") for method in ("penalize", "mask", "draw", "logprobs")]
 
     def penalize(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
         """In place, by the counts that every one of these rows has."""

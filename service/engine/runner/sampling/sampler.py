@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from service.engine.protocol.messages import TokenLogprobs
-from service.engine.protocol.profiling import Part
+from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.native.library import library
 from service.engine.runner.sampling.native import NativeSampling
 from service.engine.runner.sampling.processors import Bans, Bias, LogitsProcessor, Masks, Penalties
@@ -56,7 +56,7 @@ class Sampler:
         self._room = torch.empty(0)
 
     @property
-    def parts(self) -> Seq[Part]:
+    def parts(self) -> Seq[NamedPart]:
         """Returns the kernels that a profile names; torch names its operators itself."""
         return self._backend.parts if isinstance(self._backend, NativeSampling) else ()
 

@@ -1,9 +1,9 @@
-"""A record holds the findings of a load through the library about one version, so that the next load needs no library.
+"""Findings are what a load through the library found out about one version, so that the next load needs no library.
 
-It lies beside the repository and serves the same version on this host. Importing the library takes longer than mapping
-the weights. A record saves reading and running the library's model, but not the proof: it holds the library's lesson
-for the probe, and every load has its forward repeat that. Without a record, or with one that does not fit, the
-library is loaded and a new record is written.
+They lie beside the repository and serve the same version on this host. Importing the library takes longer than mapping
+the weights. Findings save reading and running the library's model, but not the proof: they hold the library's lesson
+for the probe, and every load has its forward repeat that. Without findings, or with some that do not fit, the library
+is loaded and new ones are written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from service.engine.runner.loading.probe import Reference
 from service.engine.runner.native.library import library
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One record. `conditions` hold everything that the rest depends on besides the version's files. `rows` and
+class Findings(msgspec.Struct, frozen=True):
+    """`conditions` hold everything that the rest depends on besides the version's files. `rows` and
     `logits` are the lesson's fp32 numbers in this host's byte order."""
 
     conditions: tuple[str, ...]
@@ -49,27 +49,27 @@ class Record(msgspec.Struct, frozen=True):
         return Reference(self.token_ids, lesson.logits, self.outline.shapes, devices, lesson=lesson)
 
 
-def read(config: EngineConfig) -> Record | None:
-    """Returns the record of the version that `config` loads, made under the same conditions, or None."""
+def read(config: EngineConfig) -> Findings | None:
+    """Returns the findings about the version that `config` loads, made under the same conditions, or None."""
     try:
-        record = msgspec.msgpack.decode(Path(config.record).read_bytes(), type=Record)
+        found = msgspec.msgpack.decode(Path(config.findings).read_bytes(), type=Findings)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if record.conditions == _conditions(config) else None
+    return found if found.conditions == _conditions(config) else None
 
 
 def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
-    """Writes a record of the reference's lesson by one rename, without a lock. Two engines that write at once may leave
-    a torn record, which is made again. If the folder cannot be written, only the next load takes longer."""
+    """Writes findings with the reference's lesson by one rename, without a lock. Two engines that write at once may
+    leave a torn file, which is made again. If the folder cannot be written, only the next load takes longer."""
     lesson = reference.lesson
-    if not config.record or lesson is None:
+    if not config.findings or lesson is None:
         return
     rows, logits = (each.numpy().tobytes() for each in (lesson.rows, lesson.logits))
-    record = Record(_conditions(config), outline, reference.token_ids, rows, logits, lesson.past, lesson.bounds)
-    path = Path(config.record)
+    found = Findings(_conditions(config), outline, reference.token_ids, rows, logits, lesson.past, lesson.bounds)
+    path = Path(config.findings)
     with suppress(OSError):
         durable.make_directory(path.parent)
-        durable.replace(path, msgspec.msgpack.encode(record))
+        durable.replace(path, msgspec.msgpack.encode(found))
 
 
 def _conditions(config: EngineConfig) -> tuple[str, ...]:

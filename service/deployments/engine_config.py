@@ -62,7 +62,7 @@ def engine_config(
         packed_weights=packed_weights,
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         peaks=str(settings.data_dir / PEAKS),
-        record=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.engine_file(manifest, "record")),
         draft=None if options.draft is None else _draft(repository, options.draft),
         digest=manifest.digest,
         options=dict(options.kind.of(manifest).options),
@@ -112,7 +112,7 @@ def _draft(repository: Repository, manifest: Manifest) -> DraftConfig:
         precision=manifest.precision,
         dtype=_dtype(manifest),
         max_model_len=manifest.context_window,
-        record=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.engine_file(manifest, "record")),
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch._C._profiler import _RecordFunctionFast as record_function  # 2 us of a step; the public one takes 21
 from torch.autograd.profiler import profile
 
-from service.engine.protocol.profiling import Part, Span
+from service.engine.protocol.profiling import NamedPart, Span
 from service.engine.runner.native.library import Library
 from service.engine.runner.native.marks import PHASES, Marks
 
@@ -28,7 +28,7 @@ class TraceRecorder:
     """`engine.protocol.profiling.Recorder` by torch's profiler. The kind `memory` also records allocations, `stacks`
     Python's calls."""
 
-    def __init__(self, kind: str, device: torch.device, parts: Seq[Part], kernels: Library | None) -> None:
+    def __init__(self, kind: str, device: torch.device, parts: Seq[NamedPart], kernels: Library | None) -> None:
         """`parts` are the runner's; those of the native kernels, if there are any, are added."""
         self.span: Span = record_function
         self.parts = (*parts, *(kernels.parts if kernels else ()))
