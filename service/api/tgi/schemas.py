@@ -34,6 +34,7 @@ from service.api.shared.schemas import (
     wrong,
 )
 from service.api.shared.tool_schemas import ToolChoice, Tools
+from service.engine.protocol.messages import FILTERS, NEUTRAL
 
 MAX_CHOICES = 64
 MAX_CHOICE_CHARACTERS = 2048
@@ -94,12 +95,8 @@ class Parameters(SamplingFields):
 
     @property
     def samples(self) -> bool:
-        shaped = (
-            self.temperature is not None
-            or bool(self.top_k or self.min_p)
-            or any(value is not None and value < 1 for value in (self.top_p, self.typical_p))
-        )
-        return bool(self.do_sample) or shaped
+        shaping = (getattr(self, name) not in (None, NEUTRAL[name]) for name in FILTERS)
+        return bool(self.do_sample) or self.temperature is not None or any(shaping)
 
 
 class GenerationFields(Wire):

@@ -41,10 +41,10 @@ class Pooling(StrEnum):
     CLS = "cls"  # the first token's
 
 
-def _within(neutral: float, least: float, most: float = math.inf) -> Any:
+def _within(neutral: float, least: float, most: float = math.inf, *, drops: bool = False) -> Any:
     """Returns the field of a parameter that shapes a distribution: `neutral` switches it off, and the engine can
-    compute with what lies from `least` to `most`."""
-    return field(default=neutral, metadata={"bounds": (least, most)})
+    compute with what lies from `least` to `most`. One that `drops` tokens from the distribution is a filter."""
+    return field(default=neutral, metadata={"bounds": (least, most), "drops": drops})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class SamplingParams:
     max_tokens: int = 0
     min_tokens: int = 0
     temperature: float = _within(0.0, 0.0, 1e4)
-    top_p: float = _within(1.0, 0.0, 1.0)
-    top_k: int = _within(0, 0)
-    min_p: float = _within(0.0, 0.0, 1.0)
-    typical_p: float = _within(1.0, 0.0, 1.0)
+    top_p: float = _within(1.0, 0.0, 1.0, drops=True)
+    top_k: int = _within(0, 0, drops=True)
+    min_p: float = _within(0.0, 0.0, 1.0, drops=True)
+    typical_p: float = _within(1.0, 0.0, 1.0, drops=True)
     repetition_penalty: float = _within(1.0, 1e-4, 1e4)
     frequency_penalty: float = _within(0.0, -1e4, 1e4)
     presence_penalty: float = _within(0.0, -1e4, 1e4)
@@ -88,6 +88,7 @@ NEUTRAL: Final[dict[str, Any]] = {
     each.name: each.default for each in fields(SamplingParams) if "bounds" in each.metadata
 }
 """The parameters that shape a distribution, with the values that switch them off."""
+FILTERS: Final = tuple(each.name for each in fields(SamplingParams) if each.metadata.get("drops"))
 BOUNDS: Final[dict[str, tuple[float, float]]] = {
     each.name: each.metadata["bounds"] for each in fields(SamplingParams) if each.name in NEUTRAL
 }

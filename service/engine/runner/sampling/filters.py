@@ -8,12 +8,13 @@ keep bit for bit what `native/src/sampling.h` keeps.
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from service.engine.protocol.messages import SamplingParams
+from service.engine.protocol.messages import NEUTRAL, SamplingParams
 
 CUT: Final = -27.5
 UNIT: Final = float(2**40)
@@ -44,15 +45,15 @@ def masses_of(weights: Tensor) -> Tensor:
 
 def filtered(scores: Tensor, weights: Tensor, params: SamplingParams) -> Tensor:
     """The weights of what all of a request's filters keep."""
-    if params.top_k > 0:
-        weights = keep_top_k(scores, weights, params.top_k)
-    if params.top_p < 1.0:
-        weights = keep_top_p(weights, params.top_p)
-    if params.min_p > 0.0:
-        weights = keep_min_p(weights, params.min_p)
-    if params.typical_p < 1.0:
-        weights = keep_typical(weights, params.typical_p)
+    for name, keep in KEEP.items():
+        if (value := getattr(params, name)) != NEUTRAL[name]:
+            weights = keep(scores, weights, value)
     return weights
+
+
+def is_native(params: SamplingParams) -> bool:
+    """Whether the native kernels have all of a request's filters."""
+    return all(getattr(params, name) == NEUTRAL[name] for name in KEEP if name not in NATIVE)
 
 
 def keep_top_k(scores: Tensor, weights: Tensor, count: int) -> Tensor:
@@ -64,7 +65,7 @@ def keep_top_k(scores: Tensor, weights: Tensor, count: int) -> Tensor:
     return weights * (above | (tied & (tied.cumsum(0) <= room)))
 
 
-def keep_top_p(weights: Tensor, top_p: float) -> Tensor:
+def keep_top_p(scores: Tensor, weights: Tensor, top_p: float) -> Tensor:
     """The fewest, likeliest tokens with top_p of the mass, one at least, ties by lower id (Holtzman et al., 2020).
 
     Tokens lighter than (1 - top_p) / vocabulary of the mass have less than 1 - top_p of it together: they need no sort.
@@ -80,12 +81,12 @@ def keep_top_p(weights: Tensor, top_p: float) -> Tensor:
     return torch.zeros_like(weights).index_copy_(0, kept, weights[kept])
 
 
-def keep_min_p(weights: Tensor, min_p: float) -> Tensor:
+def keep_min_p(scores: Tensor, weights: Tensor, min_p: float) -> Tensor:
     """Tokens at least min_p times as likely as the likeliest, whose weight is 1."""
     return weights * (weights >= torch.tensor(min_p, dtype=weights.dtype))
 
 
-def keep_typical(weights: Tensor, typical_p: float) -> Tensor:
+def keep_typical(scores: Tensor, weights: Tensor, typical_p: float) -> Tensor:
     """Tokens whose surprise is nearest to the entropy, until typical_p is reached (Meister et al., 2023)."""
     probabilities = weights.double() / weights.double().sum()
     entropy = torch.special.entr(probabilities).sum()
@@ -94,3 +95,13 @@ def keep_typical(weights: Tensor, typical_p: float) -> Tensor:
     last = (probabilities[order].cumsum(0) < typical_p).sum().clamp_(max=len(weights) - 1)
     kept: Tensor = distance <= nearest[last]
     return weights * kept
+
+
+KEEP: Final[Mapping[str, Callable[[Tensor, Tensor, Any], Tensor]]] = {
+    "top_k": keep_top_k,
+    "top_p": keep_top_p,
+    "min_p": keep_min_p,
+    "typical_p": keep_typical,
+}
+"""The filters in the order in which they act, by their parameters."""
+NATIVE: Final = frozenset({"top_k", "top_p", "min_p"})

@@ -13,6 +13,7 @@ from torch import Tensor
 from service.engine.protocol.messages import TokenLogprobs
 from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.native.library import Library, address
+from service.engine.runner.sampling.filters import is_native
 from service.engine.runner.sampling.reference import TorchSampling, logprobs_of
 from service.engine.runner.sampling.row import SamplerRow
 
@@ -61,7 +62,7 @@ class PenaltyStruct(Structure):
 
 
 class NativeSampling:
-    """Each row [vocabulary] is computed by one thread. Rows with typical-p, which is rare, go through torch."""
+    """Each row [vocabulary] is computed by one thread. Rows with a filter that the kernels lack go through torch."""
 
     def __init__(self, kernels: Library) -> None:
         self._penalize = kernels.functions.dosirak_penalize
@@ -97,8 +98,9 @@ class NativeSampling:
 
     def draw(self, scores: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
         """One token for each row; -1 where it holds no usable number."""
-        native = [i for i, row in enumerate(rows) if row.is_greedy or row.params.typical_p >= 1.0]
-        others = [i for i, row in enumerate(rows) if not row.is_greedy and row.params.typical_p < 1.0]
+        has_kernel = [row.is_greedy or is_native(row.params) for row in rows]
+        native = [i for i, has in enumerate(has_kernel) if has]
+        others = [i for i, has in enumerate(has_kernel) if not has]
         structs = (DrawStruct * len(native))(*(_draw_struct(scores[i], rows[i]) for i in native))
         self._draw(structs, len(native), torch.get_num_threads())
         tokens = dict(zip(native, (struct.token for struct in structs), strict=True))
