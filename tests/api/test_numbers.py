@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.engine.protocol.messages import SamplingParams
+from service.engine.protocol.messages import NEUTRAL, SamplingParams
 from tests.fake_service import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,18 +28,7 @@ NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from([-(2**63), 2**63 - 1, 2**31, -1, 0, 1]),
 )
-SHARED = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "logit_bias",
-)
+SHARED = (*NEUTRAL, "seed", "logit_bias")
 NATIVE = (*SHARED, "max_new_tokens", "min_new_tokens", "truncate", "top_n_tokens", "n", "best_of")
 OPENAI = (*SHARED, "max_tokens", "min_tokens", "n", "deadline_ms", "priority")
 DIALECTS = [

@@ -201,6 +201,20 @@ def test_filters_keep_what_transformers_keeps(params: SamplingParams, processor:
     assert torch.equal(kept(table, params), want)
 
 
+@pytest.mark.parametrize("count", [0.1, 1.0, 3.0])
+def test_top_n_sigma_keeps_what_is_near_the_likeliest(count: float) -> None:
+    """A token that a grammar forbids counts in no deviation."""
+    table = logits(1)
+    forbidden = table.clone()
+    forbidden[0, 10:20] = -INF
+    for scores in (table, forbidden):
+        finite = [each for each in scores[0].tolist() if each > -INF]
+        mean = sum(finite) / len(finite)
+        sigma = (sum((each - mean) ** 2 for each in finite) / len(finite)) ** 0.5
+        want = [each >= max(finite) - count * sigma for each in scores[0].tolist()]
+        assert kept(scores, replace(PLAIN, top_n_sigma=count)).tolist() == [want]
+
+
 def test_ties_are_kept_by_lower_id(sampler: Sampler) -> None:
     table = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
     for params in (replace(PLAIN, top_k=2), replace(PLAIN, top_p=0.3)):

@@ -186,6 +186,9 @@ class SamplingFields(Wire):
 
     min_p: MinP | None = None
     typical_p: TypicalP | None = None
+    top_n_sigma: Annotated[
+        float | None, Field(ge=0, le=100, description="Standard deviations of the logits below the largest; 0: off.")
+    ] = None
     repetition_penalty: Repetition | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None

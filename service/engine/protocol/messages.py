@@ -64,6 +64,7 @@ class SamplingParams:
     top_k: int = _within(0, 0, drops=True)
     min_p: float = _within(0.0, 0.0, 1.0, drops=True)
     typical_p: float = _within(1.0, 0.0, 1.0, drops=True)
+    top_n_sigma: float = _within(0.0, 0.0, drops=True)
     repetition_penalty: float = _within(1.0, 1e-4, 1e4)
     frequency_penalty: float = _within(0.0, -1e4, 1e4)
     presence_penalty: float = _within(0.0, -1e4, 1e4)

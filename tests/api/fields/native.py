@@ -47,6 +47,7 @@ PARAMETERS: Final = (
     engine("top_k", 7, "top_k"),
     engine("min_p", 0.2, "min_p"),
     engine("typical_p", 0.6, "typical_p"),
+    engine("top_n_sigma", 1.5, "top_n_sigma"),
     engine("repetition_penalty", 1.3, "repetition_penalty"),
     engine("frequency_penalty", 0.5, "frequency_penalty"),
     engine("presence_penalty", 0.5, "presence_penalty"),

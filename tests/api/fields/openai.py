@@ -54,6 +54,7 @@ SAMPLING: Final[tuple[Case, ...]] = (
     engine("top_k", 7, "top_k"),
     engine("min_p", 0.2, "min_p"),
     engine("typical_p", 0.6, "typical_p"),
+    engine("top_n_sigma", 1.5, "top_n_sigma"),
     engine("repetition_penalty", 1.3, "repetition_penalty"),
     acts("include_stop_str_in_output", True, "answer.choices.0", said("안녕하세요, 도시락 하나"), stop=["하나"]),
     acts("response_format.type", "json_object", "engine.grammar", bool, response_format={"type": "text"}),

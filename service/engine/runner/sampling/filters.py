@@ -97,11 +97,19 @@ def keep_typical(scores: Tensor, weights: Tensor, typical_p: float) -> Tensor:
     return weights * kept
 
 
+def keep_top_n_sigma(scores: Tensor, weights: Tensor, count: float) -> Tensor:
+    """Tokens whose logit is at most `count` standard deviations of all finite logits below the largest (Tang et al.,
+    2024)."""
+    finite = scores[scores.isfinite()].double()
+    return weights * (scores >= scores.max() - count * finite.std(correction=0))
+
+
 KEEP: Final[Mapping[str, Callable[[Tensor, Tensor, Any], Tensor]]] = {
     "top_k": keep_top_k,
     "top_p": keep_top_p,
     "min_p": keep_min_p,
     "typical_p": keep_typical,
+    "top_n_sigma": keep_top_n_sigma,
 }
 """The filters in the order in which they act, by their parameters."""
 NATIVE: Final = frozenset({"top_k", "top_p", "min_p"})
