@@ -19,8 +19,12 @@ from typing import Any, Final
 
 import httpx
 
-from loadtest.longchat import QUESTIONS
-
+QUESTIONS: Final = (
+    "불고기 도시락 두 개 주세요.",
+    "What is in the kimchi box?",
+    "배달은 얼마나 걸려요?",
+    "Thank you, one more.",
+)
 GOAL: Final = 1.3
 RESTORED: Final = "dosirak_kv_restored_tokens_total"
 Chat = list[dict[str, str]]
