@@ -35,11 +35,11 @@ Observe = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class KeptTask:
-    """A task that is tried again. `failures` counts the failures in a row; `told` is the last one that was logged."""
+    """A task that is tried again. `failures` counts the failures in a row; `logged` is the last one that was logged."""
 
     name: str
     failures: int = 0
-    told: tuple[type[BaseException], str] | None = None
+    logged: tuple[type[BaseException], str] | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -104,7 +104,7 @@ class BackgroundTasks:
             await asyncio.sleep(self._delay(kept.failures))
         if kept.failures:
             log.info("background_task_goes_on", task=kept.name, failures=kept.failures)
-            kept.failures, kept.told = 0, None
+            kept.failures, kept.logged = 0, None
             self._observe(kept.name, 0)
 
     def _delay(self, failures: int) -> float:
@@ -129,8 +129,8 @@ class BackgroundTasks:
 
     def _failed(self, kept: KeptTask, error: BaseException) -> None:
         kept.failures += 1
-        if kept.told != (failure := (type(error), str(error))):
-            kept.told = failure
+        if kept.logged != (failure := (type(error), str(error))):
+            kept.logged = failure
             log.exception("background_task_failed", task=kept.name, failures=kept.failures)
         self._observe(kept.name, kept.failures)
 

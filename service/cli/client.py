@@ -186,8 +186,10 @@ def _require_success(response: httpx.Response) -> None:
 
 def _refusal(body: bytes, status: int = 0) -> Refused:
     try:
-        told = msgspec.json.decode(body, type=_Body)
+        said = msgspec.json.decode(body, type=_Body)
     except msgspec.MsgspecError:
         return Refused(f"The server answered {status or 'with an error'} without a reason: its log has one")
-    numbers = {"window": told.window, "needed_tokens": told.needed_tokens, "reserve": told.reserve}
-    return Refused(told.error, told.code, {name: number for name, number in numbers.items() if number is not None})
+    numbers = {"window": said.window, "needed_tokens": said.needed_tokens, "reserve": said.reserve}
+    return Refused(
+        said.error, said.code, {name: number for name, number in numbers.items() if number is not None}
+    )

@@ -189,8 +189,8 @@ def show(reference: Reference, json: Json = False) -> None:
     facts = Table(show_header=False, box=None)
     for name, value in _shown(store, manifest).items():
         if name == "lineage":
-            for key, told in value.items():
-                facts.add_row(key, ", ".join(told) if isinstance(told, tuple) else str(told or "–"))
+            for key, fact in value.items():
+                facts.add_row(key, ", ".join(fact) if isinstance(fact, tuple) else str(fact or "–"))
         elif name not in ("report", "report_state"):
             facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
     files = Table("file", "bytes", "sha256")

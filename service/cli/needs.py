@@ -47,7 +47,7 @@ def show(console: Console, title: str, needs: Needs, to_come: int, room: Room) -
         "memory to serve": f"{size(needs.loading + API_BYTES)}{cache}; {size(room.serving)} are free",
     }
     lines = [f"{title}: {needs.parameters / 1e6:,.1f} M parameters, window {needs.context_window:,} tokens"]
-    lines += [f"  {name:<18}{told}" for name, told in rows.items()]
+    lines += [f"  {name:<18}{amount}" for name, amount in rows.items()]
     console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
 
 

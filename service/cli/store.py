@@ -95,8 +95,8 @@ def status(json: Json = False) -> None:
     mirror = moving.mirror_of(Repository(settings.data_dir, store=store))
     cached, alone = mirror.cache.size(), mirror.not_stored()
     if json:
-        told = {"url": settings.store_url, "database": database, **asdict(found)}
-        print_json({**told, "cached_bytes": cached, "not_pushed": alone})
+        facts = {"url": settings.store_url, "database": database, **asdict(found)}
+        print_json({**facts, "cached_bytes": cached, "not_pushed": alone})
         return
     table = Table("what", "how much", title=settings.store_url)
     table.add_row("database", database or "none is shared")

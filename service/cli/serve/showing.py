@@ -43,7 +43,7 @@ def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[],
     `seconds`. A model that cannot be loaded is told once for each reason: the server goes on trying. Raises CannotStart
     where the start is over and there is no default model."""
     deadline = time.monotonic() + seconds
-    told: set[str] = set()
+    shown_reasons: set[str] = set()
     polls = count()
     with console.status("starting") as status:
         while alive() and time.monotonic() < deadline:
@@ -53,7 +53,7 @@ def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[],
                 if next(polls) % POLLS_PER_LOOK == 0:
                     deployed = _deployments(client)
                     status.update(_phase(deployed))
-                    _tell_failures(deployed, told, console)
+                    _tell_failures(deployed, shown_reasons, console)
                     _require_model(client)
             except httpx.HTTPError:
                 pass  # not listening yet
@@ -70,10 +70,10 @@ def _phase(deployed: list[dict[str, Any]]) -> str:
     return ", ".join(f"{each['model']}: {each['phase']}" for each in deployed) or "preparing the model repository"
 
 
-def _tell_failures(deployed: list[dict[str, Any]], told: set[str], console: Console) -> None:
+def _tell_failures(deployed: list[dict[str, Any]], shown_reasons: set[str], console: Console) -> None:
     for each in deployed:
-        if each["state"] == "failed" and each["error"] and each["error"] not in told:
-            told.add(each["error"])
+        if each["state"] == "failed" and each["error"] and each["error"] not in shown_reasons:
+            shown_reasons.add(each["error"])
             console.print(f"[yellow]{each['model']} cannot be loaded[/]: {each['error']}. It is tried again.")
 
 

@@ -157,12 +157,12 @@ class Profiles:
         directory = str(self._files.directory(profile))
         order = messages.Profile(profile.id, directory, profile.steps, profile.kind, self._patience_seconds)
         try:
-            told = await deployment.engine.profile(order)
+            recorded = await deployment.engine.profile(order)
         except EngineFailed as error:
             raise _Failed(f"{error}; ask for another profile when the version is ready") from None
-        if told.error:
-            raise _Failed(told.error)
-        return {"steps_done": told.steps, "tokens": told.tokens, "seconds": told.seconds}
+        if recorded.error:
+            raise _Failed(recorded.error)
+        return {"steps_done": recorded.steps, "tokens": recorded.tokens, "seconds": recorded.seconds}
 
     async def _operators(self, directory: Path) -> list[Operator]:
         """Joins the pieces in a process of their own: they are megabytes, and answers must not wait for that. Raises

@@ -212,9 +212,9 @@ class translated:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and (told := failure(error)) is not None:
+        if error is not None and (known := failure(error)) is not None:
             (self._outage or Outage()).began(reason(error))
-            raise told from error
+            raise known from error
 
 
 def _parsed(url: str) -> URL:

@@ -204,8 +204,8 @@ class Link:
                 if self._looks % _FORGET_EVERY == 1:
                     await statements.forget_dead(connection)
         if self._on_others is not None:
-            told, self._on_others = self._on_others, None
-            told(mirror)
+            on_others, self._on_others = self._on_others, None
+            on_others(mirror)
         if self._listening is None:
             await self._listen()
 
@@ -258,7 +258,7 @@ class Link:
     async def _listen(self) -> None:
         connection = await self._opened().lasting()
         raw: Any = await connection.get_raw_connection()
-        await raw.driver_connection.add_listener(statements.CHANNEL, lambda *told: self._woken.set())
+        await raw.driver_connection.add_listener(statements.CHANNEL, lambda *notice: self._woken.set())
         raw.driver_connection.add_termination_listener(lambda *lost: self._woken.set())
         self._listening = connection
         self._woken.set()  # what changed before we listened

@@ -108,4 +108,4 @@ async def servers(connection: AsyncConnection) -> list[Instance]:
     its = instances.c
     chosen = select(its.id, its.software, its.started_at, age, its.state).where(its.role == SERVER)
     found = await connection.execute(chosen.order_by(its.started_at, its.id))
-    return [Instance(id, software, started, float(seconds), told) for id, software, started, seconds, told in found]
+    return [Instance(id, software, started, float(seconds), state) for id, software, started, seconds, state in found]
