@@ -31,8 +31,8 @@ app.add_typer(store.app, name="store")
 app.command()(doctor_command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         console.print(f"dosirak {__version__}", highlight=False)
         raise typer.Exit
 

@@ -190,6 +190,4 @@ def _refusal(body: bytes, status: int = 0) -> Refused:
     except msgspec.MsgspecError:
         return Refused(f"The server answered {status or 'with an error'} without a reason: its log has one")
     numbers = {"window": said.window, "needed_tokens": said.needed_tokens, "reserve": said.reserve}
-    return Refused(
-        said.error, said.code, {name: number for name, number in numbers.items() if number is not None}
-    )
+    return Refused(said.error, said.code, {name: number for name, number in numbers.items() if number is not None})

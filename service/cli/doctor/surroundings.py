@@ -77,20 +77,20 @@ def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
     """Returns the default model's reference, the memory that it needs, why there is none, and the disk that its
     publishing takes. A directory without a repository stays as it is. Of a model that may be fetched or not, both are
     those of the demo model, which is served where it is not."""
-    wanted = settings.default_model
-    name = wanted.partition(":")[0].partition("@")[0]
+    reference = settings.default_model
+    name = reference.partition(":")[0].partition("@")[0]
     try:
         store = open_repository(settings) if (settings.data_dir / "models").is_dir() else None
         entry = entry_for(settings, store)
         if entry and store and first_is_there(store):
-            wanted = name = entry.name
+            reference = name = entry.name
         if name == DEMO and (store is None or demo_is_wanted(store)):
             size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
             first = f"{entry.name} where the Python index gives it, or else " if entry else ""
-            return f"{first}{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()
+            return f"{first}{reference}, published at the first start", loaded_bytes(size), "", publishing_bytes()
         if store is None:
-            return wanted, None, f"there is no version of the default model {wanted}: the repository is empty", 0
-        manifest = store.resolve(wanted)
+            return reference, None, f"there is no version of the default model {reference}: the repository is empty", 0
+        manifest = store.resolve(reference)
     except (RepositoryError, OSError) as error:
-        return wanted, None, f"the default model {wanted} cannot be served: {error}", 0
+        return reference, None, f"the default model {reference} cannot be served: {error}", 0
     return manifest.reference, loaded_bytes(manifest.size), "", 0

@@ -233,9 +233,9 @@ class Link:
 
     async def _refresh(self, connection: AsyncConnection) -> Mirror:
         """Takes in what is new. A database that was restored to an earlier moment, or is another one, is read anew."""
-        asked = self._clock()
+        before = self._clock()
         state = await statements.state(connection)
-        self._note_clock(clock_error(state.now.timestamp(), asked, self._clock()))
+        self._note_clock(clock_error(state.now.timestamp(), before, self._clock()))
         mirror = self._mirror
         if mirror is None or mirror.database_id != state.database_id or mirror.revision > state.revision:
             mirror = Mirror(state.database_id)

@@ -93,11 +93,11 @@ class StoredBatches(StoredKind):
         now = self._owned("").now
         async with self._database.reading() as connection:
             rows = (await connection.execute(everyone.free_batches(now).limit(_LOOKED_AT))).all()
-        if not (wanted := [batch for batch in map(batch_of, rows) if can_work_on(batch)]):
+        if not (workable := [batch for batch in map(batch_of, rows) if can_work_on(batch)]):
             return None
         async with self._database.writing() as connection:
-            mine = self._owned(wanted[0].owner)
-            row = await mine.named(connection, "batches", wanted[0].id, "batch_id", lock=True)
+            mine = self._owned(workable[0].owner)
+            row = await mine.named(connection, "batches", workable[0].id, "batch_id", lock=True)
             if row.status not in OPEN or (row.claim is not None and row.lease_until > mine.now):
                 return None  # another instance was quicker
             its = mine.columns("batches")

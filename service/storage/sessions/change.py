@@ -88,8 +88,10 @@ class Change:
         await self.connection.execute(self.mine.delete("messages").where(its.number == message.number))
         self._now["message_count"] -= 1
         if self._now["title"] == _cut(message.content):
-            asked = self.mine.select("messages", "content").where(its.session == self.row.number, its.role == "user")
-            left = (await self.connection.execute(asked.order_by(its.position).limit(1))).scalar_one_or_none()
+            statement = self.mine.select("messages", "content").where(
+                its.session == self.row.number, its.role == "user"
+            )
+            left = (await self.connection.execute(statement.order_by(its.position).limit(1))).scalar_one_or_none()
             self._now["title"] = None if left is None else _cut(left)
 
     async def edit(self, message: Row[Any], content: str | None, pinned: bool | None) -> None:

@@ -30,8 +30,8 @@ async def contents_of_files(connection: AsyncConnection) -> dict[str, str | None
 
 async def inputs_in_store(connection: AsyncConnection) -> set[str]:
     reading = select(files.c.id).join(batches, batches.c.input_file_id == files.c.id)
-    wanted = reading.where(batches.c.status.in_(OPEN), files.c.sha256.is_not(None))
-    return set((await connection.execute(wanted)).scalars())
+    statement = reading.where(batches.c.status.in_(OPEN), files.c.sha256.is_not(None))
+    return set((await connection.execute(statement)).scalars())
 
 
 async def remove_expired(connection: AsyncConnection, now: datetime) -> None:
@@ -44,8 +44,8 @@ async def remove_expired(connection: AsyncConnection, now: datetime) -> None:
 def free_batches(now: datetime) -> Select[Any]:
     """Returns the open batches that nobody works on, oldest first."""
     free = or_(batches.c.claim.is_(None), batches.c.lease_until <= now)
-    wanted = select(batches).where(batches.c.status.in_(OPEN), free)
-    return wanted.order_by(batches.c.created_at, batches.c.number)
+    statement = select(batches).where(batches.c.status.in_(OPEN), free)
+    return statement.order_by(batches.c.created_at, batches.c.number)
 
 
 async def ids_of_open_batches(connection: AsyncConnection) -> set[str]:

@@ -64,8 +64,8 @@ class Feedback(StoredKind):
         check_text(version, "version")
         mine = self._owned(owner)
         its, of = mine.columns("feedback"), mine.columns("sessions")
-        wanted = mine.select("feedback").where(*_made_by(its, name, version))
-        joined = wanted.join(of.number.table, of.number == its.session).add_columns(of.id.label("session_id"))
+        votes = mine.select("feedback").where(*_made_by(its, name, version))
+        joined = votes.join(of.number.table, of.number == its.session).add_columns(of.id.label("session_id"))
         async with self._database.reading() as connection:
             newest = from_newest(joined, its, cursor)
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
@@ -168,8 +168,8 @@ async def _withdraw(connection: AsyncConnection, mine: Owned, answer: Row[Any], 
 
 
 async def _message(connection: AsyncConnection, mine: Owned, number: int) -> Row[Any]:
-    asked = mine.select("messages", "session", "position", "content", "model", "digest")
-    row: Row[Any] = (await connection.execute(asked.where(mine.columns("messages").number == number))).one()
+    statement = mine.select("messages", "session", "position", "content", "model", "digest")
+    row: Row[Any] = (await connection.execute(statement.where(mine.columns("messages").number == number))).one()
     return row
 
 

@@ -56,8 +56,8 @@ class Reading:
 
     async def names(self, *conditions: ColumnElement[bool], most: int | None = None) -> tuple[Named, ...]:
         """Returns positions and ids in order, at most the newest `most`."""
-        asked = self._mine.select("messages", "position", "id").where(self._in_session, *conditions)
-        rows = await self._connection.execute(asked.order_by(self._its.position.desc()).limit(most))
+        statement = self._mine.select("messages", "position", "id").where(self._in_session, *conditions)
+        rows = await self._connection.execute(statement.order_by(self._its.position.desc()).limit(most))
         return tuple(reversed([(row.position, row.id) for row in rows]))
 
     async def results_of(self, message: Row[Any]) -> Sequence[Row[Any]]:
@@ -66,20 +66,22 @@ class Reading:
             return ()
         behind = self._in_session, self._its.position > message.position
         user = self._mine.select("messages", "position").where(*behind, self._its.role == "user")
-        asked = self._mine.select("messages").where(*behind, self._its.role == TOOL)
+        statement = self._mine.select("messages").where(*behind, self._its.role == TOOL)
         stop = (await self._connection.execute(user.order_by(self._its.position).limit(1))).scalar_one_or_none()
         if stop is not None:
-            asked = asked.where(self._its.position < stop)
+            statement = statement.where(self._its.position < stop)
         ids = {call["id"] for call in message.tool_calls}
-        return [row for row in (await self._connection.execute(asked)).all() if row.tool_call_id in ids]
+        return [row for row in (await self._connection.execute(statement)).all() if row.tool_call_id in ids]
 
     async def open_calls(self) -> set[str]:
         """Returns the ids of the calls since the user's last message: those that a result may name."""
         user = self._mine.select("messages", "position").where(self._in_session, self._its.role == "user")
         last = (await self._connection.execute(user.order_by(self._its.position.desc()).limit(1))).scalar_one_or_none()
         behind = self._its.position > (-1 if last is None else last)
-        asked = self._mine.select("messages", "tool_calls").where(self._in_session, behind, self._its.role == ASSISTANT)
-        rows = await self._connection.execute(asked)
+        statement = self._mine.select("messages", "tool_calls").where(
+            self._in_session, behind, self._its.role == ASSISTANT
+        )
+        rows = await self._connection.execute(statement)
         return {str(call["id"]) for calls in rows.scalars() for call in calls or ()}
 
     async def with_receipts(self, rows: Sequence[Row[Any]], messages: Iterable[StoredMessage]) -> list[StoredMessage]:
@@ -97,8 +99,8 @@ class Reading:
         return [_derived(row, message, names) for row, message in zip(rows, messages, strict=True)]
 
     async def _said(self, *conditions: ColumnElement[bool], most: int | None = None) -> tuple[Said, ...]:
-        asked = self._mine.select("messages", *_COLUMNS).where(self._in_session, *conditions)
-        rows = await self._connection.execute(asked.order_by(self._its.position).limit(most))
+        statement = self._mine.select("messages", *_COLUMNS).where(self._in_session, *conditions)
+        rows = await self._connection.execute(statement.order_by(self._its.position).limit(most))
         return tuple(Said(*row) for row in rows)
 
     async def _turns(self, part: PromptPart) -> list[tuple[int, int]]:

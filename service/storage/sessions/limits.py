@@ -178,14 +178,14 @@ def _encoded(value: str, param: str) -> bytes:
         ) from None
 
 
-def check_room(wanted: int, most: int) -> None:
+def check_room(needed: int, most: int) -> None:
     """Raises StorageFull where files would have more bytes than all may have together."""
-    if wanted > most:
+    if needed > most:
         raise StorageFull(
-            f"All files together may have {most} bytes and would have {wanted}: delete files, or set "
+            f"All files together may have {most} bytes and would have {needed}: delete files, or set "
             "DOSIRAK_FILES_TOTAL_BYTES higher",
             max_total_bytes=most,
-            needed_bytes=wanted,
+            needed_bytes=needed,
         )
 
 

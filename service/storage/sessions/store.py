@@ -211,11 +211,11 @@ class SessionStore:
         async with self._database.reading() as connection:
             mine = self._owned(owner)
             session, its = await mine.session(connection, session_id), mine.columns("messages")
-            asked = mine.select("messages").where(its.session == session.number).limit(most)
+            statement = mine.select("messages").where(its.session == session.number).limit(most)
             if at is not None:
                 position = (await mine.message(connection, session, at)).position
-                asked = asked.where(its.position <= position if newest_first else its.position >= position)
-            rows = await connection.execute(asked.order_by(its.position.desc() if newest_first else its.position))
+                statement = statement.where(its.position <= position if newest_first else its.position >= position)
+            rows = await connection.execute(statement.order_by(its.position.desc() if newest_first else its.position))
             return tuple(map(message_of, rows))
 
     @uninterrupted
@@ -343,8 +343,8 @@ class SessionStore:
         self._traces = True
         async with self._change(owner, session_id, expected_revision) as change:
             its = change.mine.columns("messages")
-            asked = change.mine.select("messages").where(its.session == change.row.number)
-            last = (await change.connection.execute(asked.order_by(its.position.desc()).limit(1))).one_or_none()
+            statement = change.mine.select("messages").where(its.session == change.row.number)
+            last = (await change.connection.execute(statement.order_by(its.position.desc()).limit(1))).one_or_none()
             if last is None or last.role != ASSISTANT:
                 raise Conflict("The session's last message is not an answer: send a message to get one")
             await change.remove(last, is_last=True)
