@@ -107,11 +107,6 @@ class Shape:
         return self.layers
 
     @property
-    def kv_values(self) -> int:
-        """Elements of keys and values that one token has in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
-
-    @property
     def row_values(self) -> int:
         """Elements that one row has between the products of one layer: normed, rotated, gated and added."""
         return 4 * self.hidden + self.qkv_width + self.attention_width + 3 * self.intermediate

@@ -32,7 +32,7 @@ BY_HAND = Measured(
 def test_the_formula_by_hand() -> None:
     """Layers: 4 · (8 + 4) + 3 · 4 · 8 = 144 weights each; the head 40, so 328 in all. A row has 4 · 4 + 8 + 4 + 3 · 8 =
     52 elements in a layer; a token 2 · 2 · 2 values of two bytes = 16 bytes of keys and values."""
-    assert (SMALL.layer_weights, SMALL.linear_weights, SMALL.row_values, SMALL.kv_values) == (144, 328, 52, 8)
+    assert (SMALL.layer_weights, SMALL.linear_weights, SMALL.row_values) == (144, 328, 52)
     speed = Speed(BY_HAND, SMALL, "int8", 16.0, step_tokens=4)
     engine, layers = 1.0, 2 * (0.25 + 1e-3 * 8 * 52)
     products, read, attention = 2 * 8 * 328 / 4000, 8 * 10 * 16 / 1000, 4 * 80 * 2 * 4 / 2000

@@ -10,7 +10,7 @@ keys and values of that output lie at the front of the sequence's blocks. The de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,6 @@ from service.engine.runner.row_blocks import LAST_RESORT
 
 INTERFACE = "dosirak-seq2seq"
 CALL_ARGUMENT = "dosirak_call"
-
-Attend = Callable[..., Tensor]
 
 
 def _attention(
