@@ -49,11 +49,6 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> Guard:
     return guarded(tmp_path_factory.mktemp("guard"))
 
 
-@pytest.fixture(scope="module")
-def flagging(tmp_path_factory: pytest.TempPathFactory) -> Guard:
-    return guarded(tmp_path_factory.mktemp("guard"), action="flag")
-
-
 def whole(guard: Guard, text: str) -> tuple[str, dict[str, int]]:
     text_filter = guard.text_filter()
     released = text_filter.push(text) + text_filter.finish()
@@ -150,16 +145,6 @@ def test_every_rule_stops(tmp_path: Path) -> None:
         else:
             assert sequence.text == before
         assert len(sequence.tokens) == len(sequence.sampled)
-
-
-def test_flags_delay_nothing_and_change_nothing(flagging: Guard) -> None:
-    rng = random.Random(4)
-    for plant in MANY[:300]:
-        text_filter = flagging.text_filter()
-        for part in cut(plant.text, rng):
-            assert text_filter.push(part) == part
-        assert text_filter.finish() == ""
-        assert plant.rule in {each.rule for each in text_filter.findings}, plant
 
 
 def test_text_that_cannot_become_a_match_is_not_held(tmp_path: Path) -> None:
