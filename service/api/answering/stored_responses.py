@@ -1,11 +1,12 @@
-"""This module stores the response of each `Idempotency-Key`: it is made once, and every repetition gets the same bytes.
+"""This module stores what a response needs stored, before its last bytes go out: no client reads an end that is not
+stored. That is an answer, where its dialect keeps answers, and the whole response of each `Idempotency-Key`: it is made
+once, and every repetition gets the same bytes.
 
-    key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta goes out
-                                                                            with what the dialect keeps of the answer
+    key ─▶ first: ResponseWriter ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta goes out
+                                                                          with what the dialect keeps of the answer
       └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first
 
-A response that ends without a whole answer is not kept. The module knows no dialect: `write` gives the bytes of each
-delta.
+A response that ends without a whole answer is not kept. The module knows no dialect: a `Writer` gives the bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,21 +24,18 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from service.api.answering.keeping import Keep, Write
 from service.api.deps import Service
 from service.api.http.idempotency import IdempotencyKey
 from service.errors import Conflict, DosirakError, Unavailable
-from service.generation.answer import Delta
+from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
-from service.storage.sessions import LEASE_SECONDS, Claim, Done, Finished
+from service.storage.sessions import LEASE_SECONDS, Claim, Done, Finished, StoredAnswer
 from service.tasks import cancelled
 
 if TYPE_CHECKING:
-    from service.storage.sessions import Idempotency
+    from service.storage.sessions import Idempotency, StoredAnswers
 
 T = TypeVar("T")
-Head = Callable[[Delta], Mapping[str, str]]
-"""The headers of the response that begins with this delta."""
 WAIT_SECONDS: Final = 300.0
 """How long a repetition waits for the first request where it has no deadline."""
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
@@ -65,73 +64,124 @@ def replay(http: Request, finished: Finished) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Claimed:
     """A claim, and the store where it is renewed."""
 
     idempotency: Idempotency
     claim: Claim
 
 
-async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Held | Finished:
+async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Claimed | Finished:
     """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body,
     Unavailable where there is no database or the first request takes too long."""
     idempotency = (await service.answers.conversations.store()).idempotency
-    left = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
-    found = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *left]))
-    return found if isinstance(found, Finished) else Held(idempotency, found.claim)
+    seconds = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
+    first = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *seconds]))
+    return first if isinstance(first, Finished) else Claimed(idempotency, first.claim)
 
 
-class ResponseRecorder:
-    """One response in progress. Answers takes `record`; `write` writes the response; both work on `deltas`."""
+class Writer(ABC):
+    """Writes one response."""
 
-    def __init__(
-        self,
-        held: Held,
-        request: tuple[str, int],
-        write: Write,
-        head: Head,
-        keep: Keep | None = None,
-        ending: bytes = b"",
-    ) -> None:
-        """`request` is the id of the HTTP request, and how many generation requests it has."""
-        self._idempotency = held.idempotency
-        self._claim = held.claim
+    ending: bytes = b""
+    """The bytes behind those of the last delta."""
+    record: Callable[[Delta], Done] | None = None
+    """Makes of the last delta what is stored with a session's turn."""
+
+    @abstractmethod
+    def write(self, delta: Delta) -> Iterable[bytes]:
+        """Returns the bytes to send for this delta."""
+
+    @abstractmethod
+    def head(self, first: Delta) -> dict[str, str]:
+        """Returns the headers of the response that begins with this delta."""
+
+    def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+        """Returns the deltas of `source`, which it owns; the last one once all is stored."""
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStore:
+    """Where an answer is stored, and as whose. `row` returns what is stored of an answer whose response is written."""
+
+    stored: StoredAnswers
+    owner: str
+    row: Callable[[Answer], StoredAnswer]
+
+
+class AnswerWriter(Writer):
+    """Writes as `writer`, and stores the answer."""
+
+    def __init__(self, writer: Writer, store: AnswerStore) -> None:
+        self.ending = writer.ending
+        self._writer = writer
+        self._store = store
+        self._last: list[bytes] | None = None
+
+    def head(self, first: Delta) -> dict[str, str]:
+        return self._writer.head(first)
+
+    def write(self, delta: Delta) -> Iterable[bytes]:
+        """Returns the bytes of a delta; those of the last one are made once."""
+        if not delta.last:
+            return self._writer.write(delta)
+        if self._last is None:
+            self._last = list(self._writer.write(delta))
+        return self._last
+
+    async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+        async with aclosing(source):
+            async for delta in source:
+                if delta.last:
+                    self.write(delta)
+                    await self._store.stored.add(self._store.owner, self._store.row(delta.answer))
+                yield delta
+
+
+class ResponseWriter(Writer):
+    """Writes as `writer`, and stores the whole response, its ending too; with `store` the answer at the same time.
+    `request` is the id of the HTTP request, and how many generation requests it has."""
+
+    def __init__(self, writer: Writer, claimed: Claimed, request: tuple[str, int], store: AnswerStore | None) -> None:
+        self._writer = writer
+        self._idempotency = claimed.idempotency
+        self._claim = claimed.claim
         self._request_id, self._unfinished = request
-        self._write = write
-        self._head = head
-        self._keep = keep
-        self._ending = ending
+        self._store = store
         self._first: Delta | None = None
-        self._told = bytearray()
+        self._written = bytearray()
         self._last: tuple[Delta, list[bytes]] | None = None
         self._renew_at = time.monotonic() + RENEW_SECONDS
+
+    def head(self, first: Delta) -> dict[str, str]:
+        return self._writer.head(first)
 
     def write(self, delta: Delta) -> Iterable[bytes]:
         """Returns the bytes to send for this delta; for the last delta, the rest of the stored response."""
         if self._last is not None and self._last[0] is delta:
             return self._last[1]
         self._first = self._first or delta
-        chunks = list(self._write(delta))
-        self._told += b"".join(chunks)
+        chunks = list(self._writer.write(delta))
+        self._written += b"".join(chunks)
         return chunks
 
     def record(self, delta: Delta) -> Done:
         """Returns the whole response, whose last delta this is."""
-        chunks = [*self._write(delta), *([self._ending] if self._ending else ())]
+        chunks = [*self._writer.write(delta), *([self._writer.ending] if self._writer.ending else ())]
         self._last = (delta, chunks)
-        packed = zlib.compress(b"".join([self._told, *chunks]), level=1)
-        kept = StoredResponse(self._request_id, dict(self._head(self._first or delta)), packed)
-        row = self._keep.row(delta.answer) if self._keep else None
+        packed = zlib.compress(b"".join([self._written, *chunks]), level=1)
+        kept = StoredResponse(self._request_id, self.head(self._first or delta), packed)
+        row = self._store.row(delta.answer) if self._store else None
         return Done(self._claim, msgspec.msgpack.encode(kept), row)
 
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """Yields the deltas of `source`, which it owns; the last one once the response is stored, with its turn or by
-        itself. Where the response is never stored, the next request with the key begins anew. Raises Conflict where
-        another request has taken over."""
+        """The response is stored with its turn or by itself. Where it never is, the next request with the key begins
+        anew. Raises Conflict where another request has taken over."""
         is_kept = False
         try:
             async with aclosing(source):
-                while (delta := await self._held(_next(source))) is not None:
+                while (delta := await self._claiming(anext(source, None))) is not None:
                     self._unfinished -= delta.last
                     if not self._unfinished:
                         if self._last is None:
@@ -144,7 +194,7 @@ class ResponseRecorder:
                 with suppress(DosirakError):  # the lease will run out
                     await self._idempotency.abandon(self._claim)
 
-    async def _held(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _claiming(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`, and renews the claim meanwhile. Cancels `work` where the claim is lost."""
         task = asyncio.create_task(work)
         try:
@@ -166,7 +216,3 @@ class ResponseRecorder:
             if self._last is None:
                 raise
             self._renew_at = float("inf")  # the response is being stored or is stored, which settles the claim
-
-
-async def _next(source: AsyncGenerator[Delta, None]) -> Delta | None:
-    return await anext(source, None)

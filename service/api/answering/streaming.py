@@ -16,9 +16,8 @@ from typing import Final
 import structlog
 from fastapi import Request
 
-from service.api.answering.keeping import Keeper
 from service.api.answering.notes import headers, note
-from service.api.answering.stored_responses import ResponseRecorder
+from service.api.answering.stored_responses import Writer
 from service.api.http.connection import EventStream, while_connected
 from service.api.http.errors import Internal
 from service.api.shared.serialiser import Serialiser
@@ -33,8 +32,7 @@ COMMENT_SECONDS: Final = 10.0
 
 
 class Streaming:
-    """One stream from before its headers to its end; it owns `deltas`. With a `writer` it sends the bytes that the
-    writer made; a recorder's have the end of the stream."""
+    """One stream from before its headers to its end; it owns `deltas`, and sends the bytes of `writer`."""
 
     def __init__(
         self,
@@ -42,14 +40,13 @@ class Streaming:
         deltas: AsyncGenerator[Delta, None],
         opening: Opening,
         serialiser: Serialiser,
-        writer: ResponseRecorder | Keeper | None = None,
+        writer: Writer,
     ) -> None:
         self._http = http
         self._deltas = deltas
         self._opening = opening
         self._serialiser = serialiser
-        self._write = writer.write if writer else serialiser.events
-        self._ending = b"" if isinstance(writer, ResponseRecorder) else serialiser.ending
+        self._writer = writer
         self._first = asyncio.create_task(_next(deltas))
         self._answers: dict[str, Answer] = {}
 
@@ -89,8 +86,8 @@ class Streaming:
             async for delta in self._deltas:
                 for chunk in self._shown(delta):
                     yield chunk
-            if self._ending:
-                yield self._ending
+            if self._writer.ending:
+                yield self._writer.ending
         except DosirakError as error:
             yield self._failure(error)
         except Exception:
@@ -102,7 +99,7 @@ class Streaming:
 
     def _shown(self, delta: Delta) -> Iterable[bytes]:
         self._answers[delta.answer.request.id] = delta.answer
-        return self._write(delta)
+        return self._writer.write(delta)
 
     def _failure(self, error: DosirakError) -> bytes:
         self._http.state.log["code"] = error.code

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.answering.callers import note_caller
-from service.api.answering.keeping import Keep
 from service.api.answering.responses import respond
+from service.api.answering.stored_responses import AnswerStore
 from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import streams, takes
@@ -42,11 +42,11 @@ async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, 
     """OpenAI's chat completions. With `store` one is stored before its end is sent."""
     requests = openai_chat.parse(body, service.deployments.repository.models)
     serialiser = openai_chat.ChatSerialiser(body, requests)
-    keep = None
+    store = None
     if body.store:
         stored = (await service.answers.conversations.store()).answers
-        keep = Keep(stored, owner, partial(_row, body, serialiser))
-    return await _answer(http, service, body, requests, serialiser, keep)
+        store = AnswerStore(stored, owner, partial(_row, body, serialiser))
+    return await _answer(http, service, body, requests, serialiser, store)
 
 
 @router.post(
@@ -67,11 +67,11 @@ async def _answer(
     body: OpenAISampling,
     requests: Sequence[GenerationRequest],
     serialiser: Serialiser,
-    keep: Keep | None = None,
+    store: AnswerStore | None = None,
 ) -> Response:
     note_caller(http, body.request_id, body.user or body.safety_identifier)
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
-    return await respond(http, service, requests, serialiser, stream=bool(body.stream), keep=keep)
+    return await respond(http, service, requests, serialiser, stream=bool(body.stream), store=store)
 
 
 def _row(body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer) -> StoredAnswer:

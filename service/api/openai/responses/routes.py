@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from service.api.answering.callers import note_caller, prompt_tokens
-from service.api.answering.keeping import Keep
 from service.api.answering.responses import respond
+from service.api.answering.stored_responses import AnswerStore
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import streams, takes
@@ -57,8 +57,8 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)
     serialiser = ResponseSerialiser(body, turn)
-    keep = Keep(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
-    return await respond(http, service, [request], serialiser, stream=bool(body.stream), keep=keep)
+    store = AnswerStore(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
+    return await respond(http, service, [request], serialiser, stream=bool(body.stream), store=store)
 
 
 @router.post("/input_tokens", response_model=InputTokens, openapi_extra=takes(InputTokensBody))
