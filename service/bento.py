@@ -15,10 +15,9 @@ leave_multiprocess_metrics()  # before any import of prometheus_client
 
 import bentoml  # noqa: E402
 
-from service.api.bento.deferred import DeferredApp, LineFeeds  # noqa: E402
+from service.api.bento.asgi import BodyLimit, DeferredApp, LineFeeds  # noqa: E402
 from service.api.bento.forwarding import ChatInput, GenerateInput, answer, generate_body  # noqa: E402
 from service.api.bento.image import carried_models, image  # noqa: E402
-from service.api.bento.limit import BodyLimit  # noqa: E402
 from service.api.edge.auth import Auth  # noqa: E402
 from service.api.edge.cors import Cors  # noqa: E402
 from service.engine.client.process import WORKER, Started  # noqa: E402

@@ -14,7 +14,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
-from service.api.openapi.body_examples import EXAMPLES
+from service.api.openapi.operation_facts import EXAMPLES
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.evaluation.jobs.job import Job

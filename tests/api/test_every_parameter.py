@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
 from service.api.edge.layer import POLLED
-from service.api.openapi.body_examples import EXAMPLES
+from service.api.openapi.operation_facts import EXAMPLES
 from tests.api.fields.parameters import PARAMETERS, Parameter
 from tests.api.fields.stage import TALK, Stage, addressed, staged
 from tests.fake_service import publish, serving

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.api.kserve.dialect import divided, fields_of, packed
 from service.api.kserve.schemas import InferBody
-from service.api.kserve.tensors import divided, fields_of, packed
 from service.errors import InvalidRequest
 from tests.api.conftest import Serve
 from tests.api.reading import triton_error as error

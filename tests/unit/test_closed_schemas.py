@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.api.ollama.closed_schemas import closed
+from service.api.ollama.dialect import closed
 
 A: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**A, "additionalProperties": False}

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from service.api.deps import Service
 from service.api.http.connection import while_connected
-from service.api.http.etags import revision_of
+from service.api.http.headers import revision_of
 from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat

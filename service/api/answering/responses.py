@@ -25,7 +25,7 @@ from service.api.answering.streaming import Streaming
 from service.api.deps import Service
 from service.api.http.connection import stream_headers, while_connected
 from service.api.http.encoding import JSON, encode
-from service.api.http.idempotency import key_of
+from service.api.http.headers import key_of
 from service.api.shared.serialiser import Serialiser, WholeSerialiser
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest

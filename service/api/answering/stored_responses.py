@@ -25,7 +25,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from service.api.deps import Service
-from service.api.http.idempotency import IdempotencyKey
+from service.api.http.headers import IdempotencyKey
 from service.errors import Conflict, DosirakError, Unavailable
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest

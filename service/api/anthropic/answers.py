@@ -16,8 +16,7 @@ from pydantic_core import from_json
 
 from service.api.anthropic.chat import shown_call
 from service.api.http.encoding import event
-from service.api.http.errors import body_of
-from service.api.http.paths import ErrorDialect
+from service.api.http.errors import ErrorDialect, body_of
 from service.api.shared.serialiser import Serialiser, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from service.api.shared.chat_schemas import FunctionName
 from service.api.shared.schemas import (
     MAX_TOOL_CALLS,
     NOTHING,
@@ -17,7 +18,6 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.api.shared.tool_schemas import FunctionName
 from service.errors import InvalidRequest
 from service.text.arguments import MOST_LEVELS, parsed
 from service.text.messages import ToolCall

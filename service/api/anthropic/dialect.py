@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from service.api.anthropic.chat import chat_of, turn_of
 from service.api.anthropic.schemas import CountTokensBody, MessagesBody
+from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import sampling_of
-from service.api.shared.tool_schemas import use_of
 from service.context.budget import ContextOptions
 from service.context.prompt import Chat
 from service.generation.request import GenerationRequest

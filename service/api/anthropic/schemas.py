@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from service.api.anthropic.block_schemas import CacheControl, TextBlocks, TurnMessage
-from service.api.shared.chat_schemas import TemplateVariables
+from service.api.shared.chat_schemas import FunctionName, TemplateVariables
 from service.api.shared.schemas import (
     MAX_MESSAGES,
     MAX_TOKENS,
@@ -30,7 +30,6 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.api.shared.tool_schemas import FunctionName
 from service.text.messages import Tool
 
 MAX_TOOLS: Final = 1024

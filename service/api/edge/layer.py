@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.edge.spans import Exchange, span_of
 from service.api.http.bodies import IGNORED_HEADER
 from service.api.http.connection import ClientGone
-from service.api.http.errors import Internal, dialect_of, response_of
+from service.api.http.errors import ErrorDialect, Internal, dialect_of, response_of
 from service.api.http.pages import UI
-from service.api.http.paths import ErrorDialect
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracer, trace_context
 

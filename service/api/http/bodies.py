@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from service.api.http.errors import field_name, is_hidden, refusal_of
-from service.api.http.idempotency import note_body
+from service.api.http.headers import note_body
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 IGNORED_HEADER: Final = "X-Ignored-Fields"

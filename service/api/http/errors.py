@@ -1,17 +1,18 @@
-"""This module maps errors to bodies in every dialect, in one table, and words the refusals of fields.
+"""This module maps errors to bodies in every dialect, in one table, and words the refusals of fields. A path decides
+the dialect: a client's own where its prefix is listed, OpenAI's where OpenAI has the route, else the native one.
 
 dialect    status                body
 native     the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
 OpenAI     400 where it is 422   {"error": {"message", "type", "param", "code"}}
 Triton     400 where it is 422   {"error": sentence}
 Ollama     400 where it is 422   {"error": sentence}
-Anthropic  400 where it is 422   {"type": "error", "error": {"type", "message", "param", "code"}, "request_id"}
-"""
+Anthropic  400 where it is 422   {"type": "error", "error": {"type", "message", "param", "code"}, "request_id"}"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -21,8 +22,61 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from service.api.http.encoding import json_response
-from service.api.http.paths import ErrorDialect, error_dialect
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
+
+
+class ErrorDialect(StrEnum):
+    """The words of an error's body; `api.http.errors` writes them."""
+
+    NATIVE = "native"
+    OPENAI = "openai"
+    TRITON = "triton"
+    OLLAMA = "ollama"
+    ANTHROPIC = "anthropic"
+
+
+PREFIXES: Final = {
+    "/v2": ErrorDialect.TRITON,
+    "/api": ErrorDialect.OLLAMA,
+    "/v1/messages": ErrorDialect.ANTHROPIC,
+}
+"""Paths that belong to one dialect with everything below them, also where this server lacks the route."""
+SHARED: Final = "/v1/models"
+"""A path that OpenAI and Anthropic both have; a header tells their clients apart."""
+OURS_UNDER_V1: Final = (
+    "/v1/sessions",
+    "/v1/context",
+    "/v1/repository",
+    "/v1/jobs",
+    "/v1/deployments",
+    "/v1/keys",
+    "/v1/batching",
+    "/v1/live",
+    "/v1/profiles",
+    "/v1/audit",
+    "/v1/usage",
+    "/v1/feedback",
+    "/v1/knowledge",
+)
+
+
+def error_dialect(path: str, is_anthropic: bool = False) -> ErrorDialect:
+    """Returns the dialect of a path's errors. `/v1/*` except our own resources is OpenAI's: a client that uses a `/v1`
+    path which this server lacks expects OpenAI's error. `is_anthropic`: the request says that its client is
+    Anthropic's."""
+    if is_anthropic and _below(path, SHARED):
+        return ErrorDialect.ANTHROPIC
+    for prefix, dialect in PREFIXES.items():
+        if _below(path, prefix):
+            return dialect
+    if path.startswith("/v1/") and not any(_below(path, prefix) for prefix in OURS_UNDER_V1):
+        return ErrorDialect.OPENAI
+    return ErrorDialect.NATIVE
+
+
+def _below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix + "/")
+
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
 OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

@@ -18,7 +18,6 @@ from service.api.http.bodies import json_body, object_of, read_bytes, validated
 from service.api.http.documented import streams, takes
 from service.api.http.encoding import json_response
 from service.api.kserve import dialect as kserve
-from service.api.kserve import tensors
 from service.api.kserve.answer_schemas import (
     InferAnswer,
     Live,
@@ -163,16 +162,16 @@ async def generate_stream(
 )
 async def infer(http: Request, service: ServiceDep, reference: ReferenceDep) -> Response:
     """Does as `/generate`, with tensors: `text_input`, and parameters by their names. Answers `text_output`."""
-    head, behind = tensors.divided(await read_bytes(http), http.headers.get(JSON_LENGTH))
+    head, behind = kserve.divided(await read_bytes(http), http.headers.get(JSON_LENGTH))
     body = validated(InferBody, object_of(head))
-    text = validated(TextBody, tensors.fields_of(body, behind))
+    text = validated(TextBody, kserve.fields_of(body, behind))
     request = kserve.parse(text, reference, service.settings)
-    answer = await respond(http, service, [request], tensors.TensorSerialiser(body), stream=False)
+    answer = await respond(http, service, [request], kserve.TensorSerialiser(body), stream=False)
     return _packed(answer) if body.wants_binary else answer
 
 
 def _packed(answer: Response) -> Response:
     """Returns the answer with its text as bytes behind the JSON, and all its headers."""
-    content, length = tensors.packed(bytes(answer.body))
+    content, length = kserve.packed(bytes(answer.body))
     told = {name: value for name, value in answer.headers.items() if name not in ("content-length", "content-type")}
     return Response(content, headers={**told, JSON_LENGTH: str(length)}, media_type=BINARY)

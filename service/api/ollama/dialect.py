@@ -1,18 +1,19 @@
-"""This dialect is Ollama's: one request for each body; answers are objects, and lines of JSON in a stream."""
+"""This dialect is Ollama's: one request for each body; answers are objects, and lines of JSON in a stream.
+
+Ollama's grammars write no property that a schema does not name. JSON Schema allows any other one where
+`additionalProperties` is absent, and a small model then goes on with properties of its own."""
 
 from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from models.repository.disk.journal import timestamp
 from service.api.http.encoding import NDJSON, line
-from service.api.http.errors import body_of
-from service.api.http.paths import ErrorDialect
-from service.api.ollama.closed_schemas import closed
+from service.api.http.errors import ErrorDialect, body_of
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
 from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
@@ -28,6 +29,53 @@ from service.generation.request import GenerationRequest
 from service.text.grammars import Grammar
 from service.text.messages import Message
 from service.text.reasoning import ReasoningUse
+
+LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+NAMED: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+ONE: Final = frozenset({"additionalProperties", "items"})
+OPEN: Final = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties"})
+"""Words beside `properties` that say more of an object's properties: such an object stays as it is."""
+
+
+def closed(schema: Any) -> Any:
+    """Returns the schema with `additionalProperties` false at every object that names its properties and says nothing
+    of others. A schema that joins several by `allOf` stays as it is: each part would refuse what another part names."""
+    return schema if _joins(schema) else _closed(schema)
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    kept = {word: _value(word, value) for word, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.keys() & OPEN:
+        kept["additionalProperties"] = False
+    return kept
+
+
+def _value(word: str, value: Any) -> Any:
+    if word in LISTS and isinstance(value, list):
+        return [_closed(each) for each in value]
+    if word in NAMED and isinstance(value, dict):
+        return {name: _closed(each) for name, each in value.items()}
+    return _closed(value) if word in ONE else value
+
+
+def _joins(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    parts = schema.get("allOf")
+    return (isinstance(parts, list) and len(parts) > 1) or any(map(_joins, _schemas_in(schema)))
+
+
+def _schemas_in(schema: dict[str, Any]) -> Iterator[Any]:
+    for word, value in schema.items():
+        if word in LISTS and isinstance(value, list):
+            yield from value
+        elif word in NAMED and isinstance(value, dict):
+            yield from value.values()
+        elif word in ONE:
+            yield value
+
 
 TEMPERATURE: Final = 0.8
 TOP_K: Final = 40

@@ -20,8 +20,7 @@ from service.api.ollama.answer_schemas import OllamaEmbedAnswer, OllamaEmbedding
 from service.api.ollama.dialect import nanoseconds
 from service.api.ollama.routes import load_or_unload
 from service.api.ollama.schemas import OPERATORS, OPERATORS_OPTIONS, KeepAlive, Name, OllamaOptions
-from service.api.shared.embedding_schemas import MAX_INPUTS, Dimensions
-from service.api.shared.schemas import Absent, Tokens, Wire
+from service.api.shared.schemas import MAX_INPUTS, Absent, Dimensions, Tokens, Wire
 from service.api.shared.serialiser import WholeSerialiser
 from service.context.prompt import Text
 from service.generation.answer import Answer

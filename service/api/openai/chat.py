@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from service.api.openai.dialect import Models, OpenAISerialiser, requests_of
 from service.api.openai.schemas import ChatBody
+from service.api.shared.chat_schemas import called, tool_use_of
 from service.api.shared.serialiser import with_alternatives
-from service.api.shared.tool_schemas import called, tool_use_of
 from service.context.prompt import Chat
 from service.generation.answer import Answer, Delta
 from service.generation.delta import CallDelta, Token

@@ -22,8 +22,17 @@ from service.api.http.documented import takes
 from service.api.openai.dialect import Models, named_model
 from service.api.openai.schemas import SOURCES_SCHEMA, sources_of
 from service.api.shared.answer_schemas import Shown
-from service.api.shared.embedding_schemas import MAX_INPUTS, Dimensions
-from service.api.shared.schemas import MAX_TOKENS, DeadlineMs, ModelReference, Priority, RequestIdText, UserText, Wire
+from service.api.shared.schemas import (
+    MAX_INPUTS,
+    MAX_TOKENS,
+    DeadlineMs,
+    Dimensions,
+    ModelReference,
+    Priority,
+    RequestIdText,
+    UserText,
+    Wire,
+)
 from service.api.shared.serialiser import WholeSerialiser
 from service.context.prompt import Text
 from service.engine.protocol.messages import Pooling

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.shared.chat_schemas import TemplateVariables, fit_a_session, one_answer
+from service.api.shared.chat_schemas import TemplateVariables, ToolChoice, Tools, fit_a_session, one_answer
 from service.api.shared.grammar_schemas import Options, Pattern, ResponseFormat, SchemaJson, StructuredOutputs
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
@@ -37,7 +37,6 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.api.shared.tool_schemas import ToolChoice, Tools
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64

@@ -12,9 +12,8 @@ from service.api.deps import ServiceDep
 from service.api.http.connection import EventStream
 from service.api.http.documented import streams
 from service.api.http.encoding import event
-from service.api.http.errors import Internal, body_of
-from service.api.http.paths import ErrorDialect
-from service.api.operations.answer_schemas import DeploymentState, StepCost
+from service.api.http.errors import ErrorDialect, Internal, body_of
+from service.api.operations.schemas import DeploymentState, StepCost
 from service.api.shared.answer_schemas import Shown
 from service.observability.live.feed import Listener
 

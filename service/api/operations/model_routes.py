@@ -14,8 +14,7 @@ from models.manifest import Manifest
 from service.api.anthropic.answer_schemas import AnthropicModel, AnthropicModels
 from service.api.deps import ServiceDep, Text
 from service.api.http.encoding import json_response
-from service.api.http.errors import dialect_of
-from service.api.http.paths import ErrorDialect
+from service.api.http.errors import ErrorDialect, dialect_of
 from service.api.openai.answer_schemas import Model, Models
 from service.deployments.deployments import Deployments
 from service.errors import InvalidRequest

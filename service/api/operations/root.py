@@ -17,7 +17,7 @@ from models.manifest import Manifest
 from service.api.deps import Service, ServiceDep
 from service.api.http.encoding import json_response
 from service.api.http.pages import HTML, page, prefers_html
-from service.api.operations.answer_schemas import Root
+from service.api.operations.schemas import Root
 from service.deployments.deployment import Deployment
 from service.errors import DosirakError
 

@@ -13,9 +13,8 @@ from service.api.deps import Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import TEXT, takes
 from service.api.http.encoding import json_response
-from service.api.operations.answer_schemas import Batching, DeploymentList, DeploymentShown, Info, InstanceList
 from service.api.operations.docs_page import POLICY, SCRIPT, page
-from service.api.operations.schemas import DeploymentBody
+from service.api.operations.schemas import Batching, DeploymentBody, DeploymentList, DeploymentShown, Info, InstanceList
 from service.api.shared.answer_schemas import Status
 from service.api.shared.schemas import MAX_SEQUENCES, MAX_STOPS
 from service.deployments.deployment import Deployment, DeploymentState

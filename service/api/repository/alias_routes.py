@@ -23,7 +23,7 @@ from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
-from service.api.http.etags import tag_of
+from service.api.http.headers import tag_of
 from service.api.repository.answer_schemas import Aliases, AliasShown, Changes, Rollouts, RolloutShown, RunningRollout
 from service.api.repository.routes import PREFIX
 from service.api.repository.schemas import AliasBody, ReasonBody, RolloutBody

@@ -13,7 +13,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
-from service.api.sessions.answer_schemas import KnowledgePage, KnowledgeShown
+from service.api.sessions.schemas import KnowledgePage, KnowledgeShown
 from service.api.shared.schemas import SessionId, Wire
 from service.storage.sessions import Knowledge
 

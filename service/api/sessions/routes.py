@@ -20,10 +20,17 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body, read_lines
 from service.api.http.documented import lines, streams, takes
 from service.api.http.encoding import NDJSON, json_response
-from service.api.http.etags import revision_of
-from service.api.sessions.answer_schemas import MessagePage, MessageShown, SessionPage, SessionShown
-from service.api.sessions.schemas import ForkBody, MessageBody, SessionBody
-from service.api.shared.tool_schemas import called
+from service.api.http.headers import revision_of
+from service.api.sessions.schemas import (
+    ForkBody,
+    MessageBody,
+    MessagePage,
+    MessageShown,
+    SessionBody,
+    SessionPage,
+    SessionShown,
+)
+from service.api.shared.chat_schemas import called
 from service.api.tgi import dialect as native
 from service.api.tgi.answer_schemas import GenerateAnswer, TokenEvent
 from service.api.tgi.schemas import RegenerateBody

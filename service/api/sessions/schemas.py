@@ -1,5 +1,4 @@
-"""These wire models are the bodies about stored sessions. The store checks their values
-(`service.storage.sessions.limits`)."""
+"""These wire models are stored chats and the knowledge base."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from service.api.shared.answer_schemas import CalledTool, FinishReason, Object, Page, Receipt, Shown, Time, Usage
 from service.api.shared.schemas import ModelReference, Wire, wrong
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
@@ -42,3 +42,69 @@ class ForkBody(Wire):
     """`at` is the last message that the copy has."""
 
     at: MessageId
+
+
+class SessionShown(Shown):
+    """`revision` counts writes, from 1, and is the `ETag`."""
+
+    id: str
+    title: str | None
+    model: str | None
+    system: str | None
+    policy: str | None
+    metadata: Object
+    revision: int
+    message_count: int
+    ttl_seconds: float
+    created_at: Time
+    updated_at: Time
+    expires_at: Time
+
+
+class MessageShown(Shown):
+    """The fields from `context` on are an assistant's only: they say how the answer was made. `answer_id` is the
+    answer's `id`; null where it is not known, or where the text was edited since. `tool_calls`, `reasoning` and
+    `tool_call_id` are there where they are set."""
+
+    id: str
+    role: str
+    content: str
+    name: str | None
+    pinned: bool
+    created_at: Time
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    context: Receipt | None = None
+    model: str | None = None
+    version: str | None = None
+    digest: str | None = None
+    usage: Usage | None = None
+    finish_reason: FinishReason | None = None
+    answer_id: str | None = None
+
+
+class KnowledgeItem(Shown):
+    """A document without its text. `passages` is their number."""
+
+    id: str
+    title: str | None
+    session_id: str | None
+    passages: int
+    created_at: Time
+
+
+class KnowledgeShown(KnowledgeItem):
+    text: str
+
+
+class SessionPage(Page[SessionShown]):
+    """Newest first."""
+
+
+class MessagePage(Page[MessageShown]):
+    """Oldest first."""
+
+
+class KnowledgePage(Page[KnowledgeItem]):
+    """Newest first, without texts."""

@@ -1,12 +1,127 @@
-"""This module describes what bodies of several dialects say of a chat: template variables, a session's turn."""
+"""What bodies of several dialects say of a chat: functions that the model may or must call, template variables, and a
+session's turn."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from service.api.shared.schemas import ChatMessage, unsupported, wrong
+from service.api.http.errors import hidden
+from service.api.shared.schemas import Absent, ChatMessage, Wire, unsupported, wrong
+from service.errors import InvalidRequest, UnsupportedField
+from service.text.messages import Tool
+from service.text.tools import ToolUse
+
+MAX_TOOLS: Final = 128
+WORD: Final = hidden("word")
+OBJECT: Final = hidden("object")
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+class FunctionFields(Wire):
+    """`parameters` is the JSON schema of the arguments; without it the function has none. A forced call keeps the
+    schema whether `strict` is set or not; with `strict` every call keeps it."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolFields(Wire):
+    type: Literal["function"]
+    function: FunctionFields
+
+    def tool(self) -> Tool:
+        given = self.function
+        parameters = None if given.parameters is None else json.dumps(given.parameters, ensure_ascii=False)
+        return Tool(given.name, given.description, parameters, bool(given.strict))
+
+
+class NamedFunction(Wire):
+    name: FunctionName
+
+
+class NamedTool(Wire):
+    """The function that must be called."""
+
+    later: ClassVar[dict[str, Absent]] = {"allowed_tools": (None,), "custom": (None,)}
+    type: Literal["function"]
+    function: NamedFunction
+
+
+CHOICES: Final = ("none", "auto", "required")
+
+
+def _named(value: Any) -> Any:
+    """Reads a function's bare name, as clients of TGI send it."""
+    if isinstance(value, str) and value not in CHOICES:
+        return {"type": "function", "function": {"name": value}}
+    return value
+
+
+Tools = Annotated[list[ToolFields], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedTool, Tag(OBJECT)],
+    Discriminator(lambda value: OBJECT if isinstance(value, dict | NamedTool) else WORD),
+    BeforeValidator(_named, json_schema_input_type=str | NamedTool),
+]
+
+
+class ToolBody(Protocol):
+    """A body with tools."""
+
+    @property
+    def tools(self) -> Tools | None: ...
+    @property
+    def tool_choice(self) -> ToolChoice | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool | None: ...
+
+
+def tool_use_of(body: ToolBody, bounds: Mapping[str, object]) -> ToolUse | None:
+    """Returns None where no tool can be called. Raises InvalidRequest for a choice without its tool, and for two tools
+    of one name; UnsupportedField for one of `bounds`, fields about where an answer ends, beside a forced call."""
+    tools = tuple(each.tool() for each in body.tools or ())
+    choice = body.tool_choice
+    name = choice.function.name if isinstance(choice, NamedTool) else None
+    kind = "required" if isinstance(choice, NamedTool) else choice or "auto"
+    found = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
+    for field, value in bounds.items():
+        if found is not None and (found.is_forced or found.is_strict) and value:
+            what = "a forced `tool_choice`" if found.is_forced else "a strict tool"
+            raise UnsupportedField(
+                f"`{field}` cannot act beside {what}, which says where the answer may end: remove it",
+                param=field,
+            )
+    return found
+
+
+def called(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Returns a call in OpenAI's form."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def use_of(tools: tuple[Tool, ...], choice: str, name: str | None, *, is_parallel: bool) -> ToolUse | None:
+    """Returns None where no tool can be called. `choice` is "none", "auto" or "required", with `name` for one of them.
+    Raises InvalidRequest for a choice without its tool, and for two tools of one name."""
+    twice = [each for each, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if twice:
+        raise InvalidRequest(f"`tools` has two functions {twice[0]!r}: give each its own name", param="tools")
+    if name is not None and name not in {tool.name for tool in tools}:
+        raise InvalidRequest(
+            f"`tool_choice` names {name!r}, which is not in `tools`: send it there", param="tool_choice"
+        )
+    if choice == "required" and not tools:
+        raise InvalidRequest("`tool_choice` is required, but there is no tool: send `tools`", param="tool_choice")
+    if not tools or choice == "none":
+        return None
+    return ToolUse(tools, name or choice, is_named=name is not None, is_parallel=is_parallel)
+
 
 TemplateVariables = Annotated[
     dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], bool | int | float | str | None],

@@ -5,15 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.context.budget import MOST_PINS, ContextOptions
@@ -303,3 +295,8 @@ class ContextFields(Wire):
     def options(self) -> ContextOptions:
         given = self.model_dump(exclude={"pin", "inspect"})
         return ContextOptions(**given, pin=tuple(self.pin), inspect=bool(self.inspect))
+
+
+MAX_INPUTS: Final = 2048
+MAX_DIMENSIONS: Final = 65536
+Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS, description="The first so many numbers, normalized again.")]

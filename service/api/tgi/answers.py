@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.http.encoding import event
+from service.api.shared.chat_schemas import called
 from service.api.shared.serialiser import WholeSerialiser, guard_field
-from service.api.shared.tool_schemas import called
 from service.engine.protocol.messages import FinishReason
 from service.generation.answer import Answer, Delta, ScoredChoice, scored
 from service.generation.delta import Token

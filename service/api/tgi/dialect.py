@@ -1,4 +1,5 @@
-"""The native dialect is TGI's body as a superset. It parses `/generate` and `regenerate`, and writes their answers."""
+"""The native dialect is TGI's body as a superset. It parses `/generate` and `regenerate`, and writes their answers; so
+it does in Triton's words, where `text_input` replaces `inputs`."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.http.encoding import event
-from service.api.http.errors import body_of
-from service.api.http.paths import ErrorDialect
+from service.api.http.errors import ErrorDialect, body_of
+from service.api.shared.chat_schemas import tool_use_of
+from service.api.shared.grammar_schemas import GrammarFields, refuse_beside
 from service.api.shared.sampling import sampling_of
 from service.api.shared.serialiser import Serialiser
-from service.api.shared.tool_schemas import tool_use_of
 from service.api.tgi import answers as tgi
-from service.api.tgi.grammars import native_grammar
 from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody
 from service.context.prompt import Chat, Ids, Source, Text
 from service.engine.protocol.messages import SamplingParams
@@ -21,6 +21,29 @@ from service.errors import DosirakError, UnsupportedField
 from service.generation.answer import Answer, Delta
 from service.generation.request import Choices, GenerationRequest, SessionTurn
 from service.settings import Settings
+from service.text.grammars import Grammar
+
+
+def native_grammar(fields: GrammarFields | None, min_new_tokens: int | None, ignore_eos: bool | None) -> Grammar | None:
+    """Returns the grammar of `parameters.grammar`."""
+    if fields is None:
+        return None
+    field = "parameters.grammar.value"
+    match fields.type, fields.value:
+        case "regex", str(pattern):
+            grammar = Grammar.of_regex(pattern, field)
+        case "lark", str(text):
+            grammar = Grammar.of_lark(text, field)
+        case "choice", list(options):
+            grammar = Grammar.of_choice(options, field)
+        case "json_object", _:
+            grammar = Grammar.of_json_object("parameters.grammar")
+        case "json_schema", {"schema": schema, **rest} if rest.keys() <= {"name", "description", "strict"}:
+            grammar = Grammar.of_json_schema(schema, f"{field}.schema")
+        case _, schema:
+            grammar = Grammar.of_json_schema(schema, field)
+    refuse_beside(grammar, "parameters.", min_new_tokens=min_new_tokens, ignore_eos=ignore_eos)
+    return grammar
 
 
 def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> GenerationRequest:
@@ -129,3 +152,19 @@ class NativeSerialiser(Serialiser):
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         return event(body_of(error, request_id, ErrorDialect.NATIVE), "error")
+
+
+class TritonSerialiser(NativeSerialiser):
+    """Writes Triton's answers. Each event has the text that its token added."""
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        [answer] = answers
+        return {**served_by(answer), "text_output": answer.best[0].text}
+
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        yield event({**served_by(delta.answer), "text_output": delta.text})
+
+
+def served_by(answer: Answer) -> dict[str, Any]:
+    """Returns the version that answered, in the words of Triton and KServe."""
+    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version}

@@ -17,8 +17,8 @@ from service.api.http.encoding import json_response
 from service.api.tgi import dialect as native
 from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, Preview, TritonAnswer
 from service.api.tgi.answers import ChoicesSerialiser
+from service.api.tgi.dialect import TritonSerialiser
 from service.api.tgi.schemas import GenerateBody
-from service.api.tgi.triton import TritonSerialiser
 from service.errors import ContextOverflow, UnsupportedField
 
 router = APIRouter()

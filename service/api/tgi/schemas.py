@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from service.api.shared.chat_schemas import fit_a_session, one_answer
+from service.api.shared.chat_schemas import ToolChoice, Tools, fit_a_session, one_answer
 from service.api.shared.grammar_schemas import GrammarFields
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
@@ -33,7 +33,6 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.api.shared.tool_schemas import ToolChoice, Tools
 from service.engine.protocol.messages import FILTERS, NEUTRAL
 
 MAX_CHOICES = 64

@@ -13,7 +13,7 @@ from service.api.deps import ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import takes
 from service.api.http.encoding import json_response
-from service.api.shared.tool_schemas import use_of
+from service.api.shared.chat_schemas import use_of
 from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
 from service.api.tgi.schemas import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment

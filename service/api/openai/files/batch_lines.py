@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.api.answering.callers import BACKGROUND
 from service.api.http.encoding import encode
-from service.api.http.errors import Internal, body_of, status_of
-from service.api.http.idempotency import HEADER
-from service.api.http.paths import ErrorDialect
+from service.api.http.errors import ErrorDialect, Internal, body_of, status_of
+from service.api.http.headers import HEADER
 from service.api.http.scopes import EVERY
 from service.errors import DosirakError, InvalidRequest
 from service.generation.batches.run import LineReply, LineRequest

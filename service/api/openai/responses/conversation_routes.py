@@ -16,13 +16,14 @@ from service.api.http.documented import takes
 from service.api.http.encoding import json_response
 from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.responses import conversations as dialect
-from service.api.openai.responses.conversation_answer_schemas import (
+from service.api.openai.responses.conversation_schemas import (
+    ConversationBody,
     ConversationItem,
     ConversationItems,
+    ConversationItemsBody,
     ConversationShown,
     DeletedConversation,
 )
-from service.api.openai.responses.conversation_schemas import ConversationBody, ConversationItemsBody
 from service.api.openai.schemas import MetadataBody
 from service.errors import Conflict, NotFound, UnsupportedField
 from service.storage.sessions import SessionFields

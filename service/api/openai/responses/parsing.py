@@ -9,8 +9,8 @@ from typing import Any
 from service.api.openai.chat import reasoning_of
 from service.api.openai.responses.items import messages_of
 from service.api.openai.responses.schemas import FunctionChoice, InputFields, JsonFormat, ResponseBody
+from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import sampling_of
-from service.api.shared.tool_schemas import use_of
 from service.context.budget import ContextOptions
 from service.context.prompt import Chat
 from service.generation.request import GenerationRequest, SessionTurn

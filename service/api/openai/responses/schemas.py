@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from service.api.openai.responses.item_schemas import Input
 from service.api.openai.schemas import Metadata
-from service.api.shared.chat_schemas import TemplateVariables
+from service.api.shared.chat_schemas import MAX_TOOLS, FunctionName, TemplateVariables
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
     NOTHING,
@@ -29,7 +29,6 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.api.shared.tool_schemas import MAX_TOOLS, FunctionName
 from service.text.messages import Tool
 
 LOGPROBS: Final = "message.output_text.logprobs"

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from service.api.http.encoding import event
-from service.api.http.errors import body_of
-from service.api.http.paths import ErrorDialect
+from service.api.http.errors import ErrorDialect, body_of
 from service.api.openai.responses.conversations import conversation_id
 from service.api.openai.responses.output import Output
 from service.api.openai.responses.schemas import ResponseBody

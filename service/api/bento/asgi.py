@@ -1,0 +1,105 @@
+"""What stands around the app under BentoML: it is built when its process starts to serve, the bodies of BentoML's own
+methods are bounded, and paths with a line feed, which no pattern of BentoML's router matches, get an answer of JSON.
+
+`bentoml serve` loads the service's module in two processes, in the first only to read its configuration. The first
+needs no app, and importing the app takes over a second."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class DeferredApp(Starlette):
+    """A Starlette application, so that BentoML runs its lifespan. Its one route matches every path and passes every
+    request to the app that its lifespan makes. That app answers unknown paths and wrong methods."""
+
+    def __init__(self, build: Callable[[], FastAPI]) -> None:
+        super().__init__(routes=[Mount("/", app=self._hand_on)], lifespan=self._live)
+        self._build = build
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns `Service.is_ready`; only valid while the lifespan runs."""
+        return bool(self._app.state.service.is_ready)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._hand_on(scope, receive, send)
+
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _live(self, _: Starlette) -> AsyncIterator[None]:
+        self._app = self._build()
+        async with self._app.router.lifespan_context(self._app):
+            yield
+
+
+class LineFeeds:
+    """ASGI middleware: `answering` gets every request whose path holds a line feed, for example
+    `/v1/sessions/a%0Ab`."""
+
+    def __init__(self, app: ASGIApp, answering: ASGIApp) -> None:
+        self._app = app
+        self._answering = answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._answering if scope["type"] == "http" and "\n" in scope["path"] else self._app
+        await app(scope, receive, send)
+
+
+PREFIX: Final = "/bento/"
+"""The prefix of the methods' routes. The app bounds the bodies of its own routes."""
+
+
+class BodyLimit:
+    """ASGI middleware: it refuses a body past `most` bytes with 413, and reads no further."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        read = await self._read(receive)
+        if read is None:
+            await self._refuse(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            return read.pop(0) if read else await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, receive: Receive) -> list[Message] | None:
+        """Returns all messages of the body; None for a body that is too large."""
+        read: list[Message] = []
+        size = 0
+        while not read or read[-1].get("more_body", False):
+            read.append(await receive())
+            size += len(read[-1].get("body", b""))
+            if size > self._most:
+                return None
+        return read
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from service.api.http.errors import ErrorDialect, response_of
+        from service.errors import TooLarge
+
+        error = TooLarge(
+            f"The body is larger than {self._most} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher",
+            max_body_bytes=self._most,
+        )
+        await response_of(error, uuid.uuid4().hex, ErrorDialect.NATIVE)(scope, receive, send)
