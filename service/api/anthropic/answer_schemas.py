@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from service.api.shared.answer_schemas import GuardFinding, Receipt, Shown, Time, Timings
+from service.api.shared.answer_schemas import GuardFinding, Receipt, Shown, Timings
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
@@ -183,25 +183,3 @@ class TokenCount(Shown):
     """The tokens of the whole prompt: `input_tokens` and `cache_read_input_tokens` of the same request together."""
 
     input_tokens: int
-
-
-class AnthropicModel(Shown):
-    """A version or a name. `max_input_tokens` and `max_tokens` are the window."""
-
-    type: Literal["model"]
-    id: str
-    display_name: str
-    created_at: Time
-    lifecycle: Literal["active"]
-    max_input_tokens: int
-    max_tokens: int
-    digest: str
-
-
-class AnthropicModels(Shown):
-    """One page. `first_id` and `last_id` are null where it is empty."""
-
-    data: list[AnthropicModel]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None

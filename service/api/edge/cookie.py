@@ -10,10 +10,10 @@ import secrets
 import time
 from dataclasses import dataclass
 from functools import cache
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from pydantic import SecretStr
+from starlette.requests import cookie_parser
 
 SECONDS: Final = 12 * 3600
 """A cookie is good for a working day."""
@@ -50,11 +50,7 @@ class Cookie:
 
     def is_in(self, header: str) -> bool:
         """Returns whether the header `Cookie` has a cookie of this key that is still good."""
-        try:
-            found = SimpleCookie(header).get(self.name)
-        except CookieError:
-            return False
-        told, _, signature = found.value.rpartition(".") if found else ("", "", "")
+        told, _, signature = cookie_parser(header).get(self.name, "").rpartition(".")
         if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(told).encode()):
             return False
         return int(told.partition(".")[0]) > time.time()

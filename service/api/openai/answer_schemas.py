@@ -153,26 +153,6 @@ class TextCompletion(ExtraFields):
     usage: OpenAIUsage | None = None
 
 
-class Model(Shown):
-    """`root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
-    null for an original."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    root: str
-    parent: str | None
-    digest: str
-    precision: str
-    max_model_len: int
-
-
-class Models(Shown):
-    object: Literal["list"]
-    data: list[Model]
-
-
 class StoredCompletion(ChatCompletion):
     metadata: dict[str, str]
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from models.manifest import Manifest
-from service.api.anthropic.answer_schemas import AnthropicModel, AnthropicModels
 from service.api.deps import ServiceDep, Text
 from service.api.http.encoding import json_response
 from service.api.http.errors import ErrorDialect, dialect_of
-from service.api.openai.answer_schemas import Model, Models
+from service.api.shared.answer_schemas import Shown, Time
 from service.deployments.deployments import Deployments
 from service.errors import InvalidRequest
 
@@ -24,6 +23,48 @@ PAGE: Final = 20
 """Anthropic's size of a page."""
 PageSize = Annotated[int, Query(ge=1, le=1000)]
 Named = tuple[str, Manifest]
+
+
+class Model(Shown):
+    """`root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
+    null for an original."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    digest: str
+    precision: str
+    max_model_len: int
+
+
+class Models(Shown):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class AnthropicModel(Shown):
+    """A version or a name. `max_input_tokens` and `max_tokens` are the window."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: Time
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
+    digest: str
+
+
+class AnthropicModels(Shown):
+    """One page. `first_id` and `last_id` are null where it is empty."""
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 @router.get("/v1/models", response_model=Models | AnthropicModels)
