@@ -41,16 +41,15 @@ def parameters(**given: Any) -> dict[str, Any]:
     return {"inputs": "x", "parameters": given}
 
 
+STOPS: list[Any] = ["", [""], ["a" * 65], ["a"] * 17, [1], 5]
+BIASES: list[Any] = [{"x": 1}, {"1": 101}, {"-1": 1}, [], {"9" * 12: 1}, {"1": None}, {"400": 1}, {"²": 1}]
 WRONG: list[tuple[dict[str, Any], str]] = [
     *((parameters(max_new_tokens=value), "parameters.max_new_tokens") for value in (0, 2**31, 1.5, "5", True)),
-    *((parameters(temperature=value), "parameters.temperature") for value in (-0.1, 101, 1e300, "1", [])),
+    *((parameters(temperature=value), "parameters.temperature") for value in (-0.1, 101, 1e300, "1")),
     *((parameters(seed=value), "parameters.seed") for value in (-1, 1.0)),
     *((parameters(n=value), "64 bits") for value in (2**63, BIG, -BIG)),
-    *((parameters(stop=value), "parameters.stop") for value in ("", [""], ["a" * 65], ["a"] * 17, [1], 5)),
-    *(
-        (parameters(logit_bias=value), "logit_bias")
-        for value in ({"x": 1}, {"1": 101}, {"-1": 1}, [], {"9" * 12: 1}, {"1": None}, {"400": 1}, {"²": 1})
-    ),
+    *((parameters(stop=value), "parameters.stop") for value in STOPS),
+    *((parameters(logit_bias=value), "logit_bias") for value in BIASES),
     (parameters(logit_bias={str(n): 1 for n in range(1025)}), "logit_bias"),
     (parameters(max_tokens=1, max_new_tokens=2), "parameters.max_tokens"),
     (parameters(n=3, best_of=2), "parameters.best_of"),

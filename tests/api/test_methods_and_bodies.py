@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from models.repository.repository import Repository
 from service.api.http.bodies import is_optional
-from service.api.openapi.document import MODELS
+from service.api.http.documented import NAMED
 from service.api.repository.schemas import AliasBody, RolloutBody
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
@@ -113,7 +113,7 @@ async def test_an_empty_body_is_refused_where_something_is_required(world: World
 
 async def test_the_document_says_which_bodies_may_be_left_out(world: World) -> None:
     paths = (await world.client.get("/openapi.json")).json()["paths"]
-    optional = {model.__name__ for model in MODELS if is_optional(model)}
+    optional = {name for name, model in NAMED.items() if is_optional(model)}
     bodies = [each["requestBody"] for methods in paths.values() for each in methods.values() if "requestBody" in each]
     of_json = [each for each in bodies if "application/json" in each["content"]]
     named = [(each["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1], each) for each in of_json]

@@ -77,7 +77,8 @@ Json = dict[str, Any]
 
 def json_body(model: type[M], any_type: bool = False) -> Any:
     """Returns a FastAPI dependency that reads the body as `model`; an empty body as `{}` where that is a whole body.
-    With `any_type` it reads JSON under any Content-Type, or none: some clients name a wrong one."""
+    With `any_type` it reads JSON under any Content-Type, or none: some clients name a wrong one. `documented` finds the
+    model on the dependency."""
     may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
@@ -87,6 +88,7 @@ def json_body(model: type[M], any_type: bool = False) -> Any:
         return validated(model, body)
 
     read.__name__ = f"read_{model.__name__}"
+    read.model = model  # type: ignore[attr-defined]
     return Depends(read)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from enum import Enum
 from typing import Any, Final
 
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from service.api.http.bodies import is_optional
@@ -49,7 +54,25 @@ def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": "One answer, or its lines.", "content": content}}
 
 
+class _Route(APIRoute):
+    """A route whose document says what `json_body` reads: FastAPI itself sees a dependency there."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        defaults = (parameter.default for parameter in inspect.signature(endpoint).parameters.values())
+        models = [model for each in defaults if (model := getattr(getattr(each, "dependency", None), "model", None))]
+        if models and options.get("openapi_extra") is None:
+            options["openapi_extra"] = takes(models[0])
+        super().__init__(path, endpoint, **options)
+
+
+class Router(APIRouter):
+    """A router of such routes."""
+
+    def __init__(self, prefix: str = "", tags: list[str | Enum] | None = None) -> None:
+        super().__init__(prefix=prefix, tags=tags, route_class=_Route)
+
+
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """Returns the `openapi_extra` of a route that reads `model` itself."""
+    """Returns the `openapi_extra` of a route that reads `model` itself, without `json_body`."""
     content = {"application/json": {"schema": reference(model)}}
     return {"requestBody": {"required": not is_optional(model), "content": content}}

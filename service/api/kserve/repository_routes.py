@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.repository.repository import Repository
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.kserve.answer_schemas import Loaded, RepositoryIndex, Unloaded
 from service.api.kserve.routes import ReferenceDep
@@ -31,13 +31,13 @@ STATES: Final = {
     DeploymentState.FAILED: "UNAVAILABLE",
 }
 NOT_LOADED: Final = ("UNAVAILABLE", "not loaded")
-router = APIRouter(prefix=PREFIX, tags=["kserve"])
+router = Router(prefix=PREFIX, tags=["kserve"])
 INDEX: Final = json_body(IndexBody, any_type=True)
 LOAD: Final = json_body(LoadBody, any_type=True)
 UNLOAD: Final = json_body(UnloadBody, any_type=True)
 
 
-@router.post("/index", response_model=RepositoryIndex, openapi_extra=takes(IndexBody))
+@router.post("/index", response_model=RepositoryIndex)
 async def index(service: ServiceDep, body: IndexBody = INDEX) -> Response:
     """Lists every version of every model with its state; with `ready` those that would answer at once."""
     deployed = service.deployments.all()
@@ -55,11 +55,7 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
     return entries
 
 
-@router.post(
-    "/models/{model}/load",
-    response_model=Loaded,
-    openapi_extra=takes(LoadBody),
-)
+@router.post("/models/{model}/load", response_model=Loaded)
 async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
     """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
     name, as with `POST /v1/deployments`."""
@@ -69,11 +65,7 @@ async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body
     return json_response({"name": manifest.name, "version": manifest.version, "load": True})
 
 
-@router.post(
-    "/models/{model}/unload",
-    response_model=Unloaded,
-    openapi_extra=takes(UnloadBody),
-)
+@router.post("/models/{model}/unload", response_model=Unloaded)
 async def unload(service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
     """Drains the version that the reference means now, and ends its engine process. Answers at once."""
     manifest = (await service.deployments.unload(reference)).manifest

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from starlette.responses import Response
 
 from models.manifest import Manifest, ModelReference
@@ -15,7 +15,7 @@ from models.repository.repository import Repository
 from service.api.answering.responses import respond
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body, object_of, read_bytes, validated
-from service.api.http.documented import streams, takes
+from service.api.http.documented import Router, streams, takes
 from service.api.http.encoding import json_response
 from service.api.kserve import dialect as kserve
 from service.api.kserve.answer_schemas import (
@@ -41,7 +41,7 @@ JSON_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "One answer.", "content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
 }
-router = APIRouter(tags=["kserve"])
+router = Router(tags=["kserve"])
 TEXT: Final = json_body(TextBody, any_type=True)
 
 
@@ -130,20 +130,14 @@ def _why_not(reference: str, deployment: Deployment | None) -> str:
     return f"{deployment.manifest.reference} is {state}: {cause or 'try again shortly'}"
 
 
-@_of_model("POST", "/generate", response_model=TextAnswer, openapi_extra=takes(TextBody))
+@_of_model("POST", "/generate", response_model=TextAnswer)
 async def generate(http: Request, service: ServiceDep, reference: ReferenceDep, body: TextBody = TEXT) -> Response:
     """Answers a prompt in Triton's shape."""
     request = kserve.parse(body, reference, service.settings)
     return await respond(http, service, [request], kserve.TextSerialiser(body.id), stream=False)
 
 
-@_of_model(
-    "POST",
-    "/generate_stream",
-    responses=streams(TextAnswer),
-    response_class=Response,
-    openapi_extra=takes(TextBody),
-)
+@_of_model("POST", "/generate_stream", responses=streams(TextAnswer), response_class=Response)
 async def generate_stream(
     http: Request, service: ServiceDep, reference: ReferenceDep, body: TextBody = TEXT
 ) -> Response:
@@ -153,13 +147,7 @@ async def generate_stream(
     return await respond(http, service, [request], serialiser, stream=True)
 
 
-@_of_model(
-    "POST",
-    "/infer",
-    response_model=InferAnswer,
-    responses=BINARY_ANSWER,
-    openapi_extra=takes(InferBody),
-)
+@_of_model("POST", "/infer", response_model=InferAnswer, responses=BINARY_ANSWER, openapi_extra=takes(InferBody))
 async def infer(http: Request, service: ServiceDep, reference: ReferenceDep) -> Response:
     """Does as `/generate`, with tensors: `text_input`, and parameters by their names. Answers `text_output`."""
     head, behind = kserve.divided(await read_bytes(http), http.headers.get(JSON_LENGTH))

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service.api.answering.responses import respond_whole
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.ollama.answer_schemas import OllamaEmbedAnswer, OllamaEmbeddingsAnswer
 from service.api.ollama.dialect import nanoseconds
@@ -128,12 +128,12 @@ class EmbeddingsSerialiser(WholeSerialiser):
         return {"embedding": answer.vector.tolist()}
 
 
-router = APIRouter(tags=["ollama"])
+router = Router(tags=["ollama"])
 EMBED: Final = json_body(OllamaEmbedBody, any_type=True)
 EMBEDDINGS: Final = json_body(OllamaEmbeddingsBody, any_type=True)
 
 
-@router.post("/api/embed", response_model=OllamaEmbedAnswer, openapi_extra=takes(OllamaEmbedBody))
+@router.post("/api/embed", response_model=OllamaEmbedAnswer)
 async def embed(http: Request, service: ServiceDep, body: OllamaEmbedBody = EMBED) -> Response:
     """Returns a vector of each input. Without an input it loads the model, or with `keep_alive` 0 unloads it."""
     if not body.input:
@@ -142,7 +142,7 @@ async def embed(http: Request, service: ServiceDep, body: OllamaEmbedBody = EMBE
     return await respond_whole(http, service, parse_embed(body), EmbedSerialiser())
 
 
-@router.post("/api/embeddings", response_model=OllamaEmbeddingsAnswer, openapi_extra=takes(OllamaEmbeddingsBody))
+@router.post("/api/embeddings", response_model=OllamaEmbeddingsAnswer)
 async def embeddings(http: Request, service: ServiceDep, body: OllamaEmbeddingsBody = EMBEDDINGS) -> Response:
     """Returns a vector of the prompt. Without a prompt it loads the model, or with `keep_alive` 0 unloads it."""
     if not body.prompt:

@@ -9,14 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.manifest import Manifest
 from models.repository.disk.journal import timestamp
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.ollama.answer_schemas import OllamaModels, OllamaRunningModels, OllamaShown, OllamaVersion
 from service.api.ollama.schemas import LATEST, OllamaShowBody
@@ -28,7 +27,7 @@ from service.text.reasoning import form_of
 from service.text.template import ChatTemplate
 from service.text.tools import format_of
 
-router = APIRouter(tags=["ollama"])
+router = Router(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
 COMPLETION: Final = ("completion",)
 NAMED_TOKENS: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -51,7 +50,7 @@ async def tags(service: ServiceDep) -> Response:
     return json_response({"models": await asyncio.to_thread(lambda: list(_models(service.deployments)))})
 
 
-@router.post("/api/show", response_model=OllamaShown, openapi_extra=takes(OllamaShowBody))
+@router.post("/api/show", response_model=OllamaShown)
 async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
     """Returns the facts of a model."""
     manifest = service.deployments.resolve(body.reference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.manifest import Manifest
@@ -12,7 +12,7 @@ from service.api.answering.responses import respond
 from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
-from service.api.http.documented import line_stream, takes
+from service.api.http.documented import Router, line_stream
 from service.api.http.encoding import json_response
 from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.ollama.dialect import (
@@ -26,17 +26,12 @@ from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerat
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Deployments
 
-router = APIRouter(tags=["ollama"])
+router = Router(tags=["ollama"])
 CHAT: Final = json_body(OllamaChatBody, any_type=True)
 GENERATE: Final = json_body(OllamaGenerateBody, any_type=True)
 
 
-@router.post(
-    "/api/chat",
-    response_model=OllamaChatAnswer,
-    responses=line_stream(OllamaChatAnswer),
-    openapi_extra=takes(OllamaChatBody),
-)
+@router.post("/api/chat", response_model=OllamaChatAnswer, responses=line_stream(OllamaChatAnswer))
 async def chat(http: Request, service: ServiceDep, body: OllamaChatBody = CHAT) -> Response:
     """Answers a chat, as a stream of JSON lines unless `stream` is false. Without messages it loads the model, or with
     `keep_alive` 0 unloads it."""
@@ -45,12 +40,7 @@ async def chat(http: Request, service: ServiceDep, body: OllamaChatBody = CHAT) 
     return await respond(http, service, [parse_chat(body)], ChatSerialiser(), stream=body.stream is not False)
 
 
-@router.post(
-    "/api/generate",
-    response_model=OllamaGenerateAnswer,
-    responses=line_stream(OllamaGenerateAnswer),
-    openapi_extra=takes(OllamaGenerateBody),
-)
+@router.post("/api/generate", response_model=OllamaGenerateAnswer, responses=line_stream(OllamaGenerateAnswer))
 async def generate(http: Request, service: ServiceDep, body: OllamaGenerateBody = GENERATE) -> Response:
     """Answers a prompt, as a stream of JSON lines unless `stream` is false. Without a prompt it loads the model, or
     with `keep_alive` 0 unloads it."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from service.api.answering.callers import note_caller
 from service.api.answering.responses import respond_whole
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.openai.dialect import Models, named_model
 from service.api.openai.schemas import SOURCES_SCHEMA, sources_of
 from service.api.shared.answer_schemas import Shown
@@ -152,11 +152,11 @@ def how(answer: Answer) -> dict[str, Any]:
     return {"pooling": embedding.kind(version).value, "normalized": embedding.normalizes(version)}
 
 
-router = APIRouter(tags=["openai"])
+router = Router(tags=["openai"])
 BODY: Final = json_body(EmbeddingBody)
 
 
-@router.post("/v1/embeddings", response_model=Embeddings, openapi_extra=takes(EmbeddingBody))
+@router.post("/v1/embeddings", response_model=Embeddings)
 async def embeddings(http: Request, service: ServiceDep, body: EmbeddingBody = BODY) -> Response:
     """OpenAI's embeddings: a vector of each input, in fp32."""
     note_caller(http, body.request_id, body.user)

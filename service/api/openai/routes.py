@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.answering.callers import note_caller
@@ -14,7 +14,7 @@ from service.api.answering.responses import respond
 from service.api.answering.stored_responses import AnswerStore
 from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import streams, takes
+from service.api.http.documented import Router, streams
 from service.api.openai import chat as openai_chat
 from service.api.openai import completions as openai_completions
 from service.api.openai import dialect as openai
@@ -25,19 +25,14 @@ from service.generation.answer import Answer
 from service.generation.request import GenerationRequest
 from service.storage.sessions import StoredAnswer
 
-router = APIRouter(tags=["openai"])
+router = Router(tags=["openai"])
 LOGGED: Final = ("metadata", "prompt_cache_key")
 """Fields that the log keeps."""
 CHAT: Final = json_body(ChatBody)
 COMPLETION: Final = json_body(CompletionBody)
 
 
-@router.post(
-    "/v1/chat/completions",
-    response_model=ChatCompletion,
-    responses=streams(ChatChunk, openai.LAST),
-    openapi_extra=takes(ChatBody),
-)
+@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=streams(ChatChunk, openai.LAST))
 async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, body: ChatBody = CHAT) -> Response:
     """OpenAI's chat completions. With `store` one is stored before its end is sent."""
     requests = openai_chat.parse(body, service.deployments.repository.models)
@@ -49,12 +44,7 @@ async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, 
     return await _answer(http, service, body, requests, serialiser, store)
 
 
-@router.post(
-    "/v1/completions",
-    response_model=TextCompletion,
-    responses=streams(TextCompletion, openai.LAST),
-    openapi_extra=takes(CompletionBody),
-)
+@router.post("/v1/completions", response_model=TextCompletion, responses=streams(TextCompletion, openai.LAST))
 async def completions(http: Request, service: ServiceDep, body: CompletionBody = COMPLETION) -> Response:
     """OpenAI's text completions: a string, strings, token ids, or lists of token ids."""
     requests = openai_completions.parse(body, service.deployments.repository.models)

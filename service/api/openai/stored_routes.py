@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.answer_schemas import DeletedCompletion, StoredCompletion, StoredCompletions, StoredMessages
@@ -21,7 +21,7 @@ from service.storage.sessions import StoredAnswer, WantedAnswers
 if TYPE_CHECKING:
     from service.storage.sessions import StoredAnswers
 
-router = APIRouter(prefix="/v1/chat/completions", tags=["openai"])
+router = Router(prefix="/v1/chat/completions", tags=["openai"])
 METADATA: Final = json_body(MetadataBody)
 KIND: Final = "chat.completion"
 _FILTER: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
@@ -61,7 +61,7 @@ async def get_completion(service: ServiceDep, owner: OwnerDep, completion_id: st
     return json_response(_shown(await (await _answers(service)).get(owner, KIND, completion_id)))
 
 
-@router.post("/{completion_id}", response_model=StoredCompletion, openapi_extra=takes(MetadataBody))
+@router.post("/{completion_id}", response_model=StoredCompletion)
 async def change_completion(
     service: ServiceDep, owner: OwnerDep, completion_id: str, body: MetadataBody = METADATA
 ) -> Response:

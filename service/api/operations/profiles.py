@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from service.api.deps import Limit, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import JSON, json_response
 from service.api.operations.schemas import ProfileBody
 from service.api.shared.answer_schemas import Object, Page, Shown, Time
@@ -91,11 +90,11 @@ class ComparedProfiles(Shown):
 
 
 PREFIX: Final = "/v1/profiles"
-router = APIRouter(prefix=PREFIX, tags=["operations"])
+router = Router(prefix=PREFIX, tags=["operations"])
 BODY: Final = json_body(ProfileBody)
 
 
-@router.post("", response_model=ProfileShown, status_code=202, openapi_extra=takes(ProfileBody))
+@router.post("", response_model=ProfileShown, status_code=202)
 async def begin_profile(service: ServiceDep, body: ProfileBody = BODY) -> Response:
     """Begins to record the next steps of a loaded version; poll its `state`. 409 while another profile is being made,
     404 for a version that is not loaded."""

@@ -6,12 +6,11 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 
 from service.api.deps import Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import TEXT, takes
+from service.api.http.documented import TEXT, Router
 from service.api.http.encoding import json_response
 from service.api.operations.docs_page import POLICY, SCRIPT, page
 from service.api.operations.schemas import Batching, DeploymentBody, DeploymentList, DeploymentShown, Info, InstanceList
@@ -24,7 +23,7 @@ from service.evaluation.host.machine import describe
 from service.observability.live.figures import fitted_cost
 from service.observability.metrics import CONTENT_TYPE, VLLM
 
-router = APIRouter(tags=["operations"])
+router = Router(tags=["operations"])
 DEPLOYMENT: Final = json_body(DeploymentBody)
 PAGE_POLICY: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 PROBE: Final[dict[int | str, dict[str, Any]]] = {
@@ -109,7 +108,7 @@ async def list_deployments(service: ServiceDep) -> Response:
     return json_response({"data": service.deployments.describe()})
 
 
-@router.post("/v1/deployments", response_model=DeploymentShown, status_code=202, openapi_extra=takes(DeploymentBody))
+@router.post("/v1/deployments", response_model=DeploymentShown, status_code=202)
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
     """Begins to load a version; poll its `state`."""
     deployment = await service.deployments.begin_loading(

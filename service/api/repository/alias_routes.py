@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Header
+from fastapi import Header
 from starlette.responses import Response
 
 from models.errors import NotFound as NothingThere
@@ -21,7 +21,7 @@ from models.repository.disk.journal import Entry
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.headers import tag_of
 from service.api.repository.answer_schemas import Aliases, AliasShown, Changes, Rollouts, RolloutShown, RunningRollout
@@ -29,7 +29,7 @@ from service.api.repository.routes import PREFIX
 from service.api.repository.schemas import AliasBody, ReasonBody, RolloutBody
 from service.errors import InvalidRequest, NotFound
 
-router = APIRouter(prefix=PREFIX + "/{name}/aliases", tags=["repository"])
+router = Router(prefix=PREFIX + "/{name}/aliases", tags=["repository"])
 IfMatch = Annotated[str | None, Header()]
 ALIAS: Final = json_body(AliasBody)
 REASON: Final = json_body(ReasonBody)
@@ -50,7 +50,7 @@ async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
     return _answer(name, alias, history[-1])
 
 
-@router.put("/{alias}", response_model=AliasShown, openapi_extra=takes(AliasBody))
+@router.put("/{alias}", response_model=AliasShown)
 async def promote(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
 ) -> Response:
@@ -81,7 +81,7 @@ async def remove(
     return _changed(service, name, alias, entry)
 
 
-@router.post("/{alias}/rollback", response_model=AliasShown, openapi_extra=takes(ReasonBody))
+@router.post("/{alias}/rollback", response_model=AliasShown)
 async def rollback(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
 ) -> Response:
@@ -131,7 +131,7 @@ async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
     return json_response({"rollout": _rollout(service, running) if running else None, "history": found})
 
 
-@router.put("/{alias}/rollout", response_model=RunningRollout, openapi_extra=takes(RolloutBody))
+@router.put("/{alias}/rollout", response_model=RunningRollout)
 async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
     """Begins to send `weight` percent of the conversations to `candidate`, or changes the running rollout's weight."""
     limits = RolloutLimits(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
@@ -150,7 +150,7 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
     return json_response(ended)
 
 
-@router.post("/{alias}/rollout/promote", response_model=RolloutShown, openapi_extra=takes(ReasonBody))
+@router.post("/{alias}/rollout/promote", response_model=RolloutShown)
 async def promote_rollout(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON
 ) -> Response:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.errors import RepositoryError
@@ -22,7 +21,7 @@ from models.repository.repository import Repository
 from models.repository.standing import Gate, Standing, standings
 from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.repository.answer_schemas import (
     ComparedVersions,
@@ -43,7 +42,7 @@ PAGE: Final = 100
 VERSIONS: Final = "versions"
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
-router = APIRouter(tags=["repository"])
+router = Router(tags=["repository"])
 EVALUATE: Final = json_body(EvaluateBody)
 IMPORT: Final = json_body(ImportBody)
 QUANTIZE: Final = json_body(QuantizeBody)
@@ -63,7 +62,7 @@ async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, 
     return json_response(await asyncio.to_thread(_model, repository, gate, name, cursor, limit))
 
 
-@router.post(PREFIX + "/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
+@router.post(PREFIX + "/{name}/versions", response_model=JobShown, status_code=202)
 async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
     """Imports a checkpoint as a job; the job's `result` names the version. It is also measured, unless `evaluate` is
     "none"."""
@@ -100,12 +99,7 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
     return json_response({"ok": True, "files": len(manifest.files), "digest": manifest.digest})
 
 
-@router.post(
-    PREFIX + "/{name}/versions/{version}/quantize",
-    response_model=JobShown,
-    status_code=202,
-    openapi_extra=takes(QuantizeBody),
-)
+@router.post(PREFIX + "/{name}/versions/{version}/quantize", response_model=JobShown, status_code=202)
 async def quantize_version(
     service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
 ) -> Response:
@@ -114,12 +108,7 @@ async def quantize_version(
     return _accepted(service, "quantize", {"model": manifest.reference, "author": actor, **body.model_dump()})
 
 
-@router.post(
-    PREFIX + "/{name}/versions/{version}/evaluate",
-    response_model=JobShown,
-    status_code=202,
-    openapi_extra=takes(EvaluateBody),
-)
+@router.post(PREFIX + "/{name}/versions/{version}/evaluate", response_model=JobShown, status_code=202)
 async def evaluate_version(service: ServiceDep, name: str, version: str, body: EvaluateBody = EVALUATE) -> Response:
     """Measures quality and speed as a job; the report is kept with the version."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)

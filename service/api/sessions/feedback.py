@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import APIRouter
 from pydantic import BeforeValidator, Field, model_validator
 from starlette.responses import Response, StreamingResponse
 
 from models.manifest import ModelReference
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import lines, takes
+from service.api.http.documented import Router, lines
 from service.api.http.encoding import NDJSON, encode, json_response
 from service.api.shared.answer_schemas import Page, Shown, Time
 from service.api.shared.schemas import Wire, wrong
@@ -86,14 +85,14 @@ class Tallies(Shown):
 
 
 ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
-router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
+router = Router(prefix="/v1/feedback", tags=["feedback"])
 BODY: Final = json_body(FeedbackBody)
 REPLACED: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": VoteShown, "description": "It replaced an earlier vote."}
 }
 
 
-@router.post("", response_model=VoteShown, status_code=201, responses=REPLACED, openapi_extra=takes(FeedbackBody))
+@router.post("", response_model=VoteShown, status_code=201, responses=REPLACED)
 async def vote(service: ServiceDep, owner: OwnerDep, body: FeedbackBody = BODY) -> Response:
     """Stores a vote on an answer in a session of the caller. A second vote on the same answer replaces the first, with
     status 200; so does a vote for the other of the same two answers."""

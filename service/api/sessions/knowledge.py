@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.sessions.schemas import KnowledgePage, KnowledgeShown
 from service.api.shared.schemas import SessionId, Wire
@@ -29,11 +28,11 @@ class KnowledgeBody(Wire):
     session_id: SessionId | None = None
 
 
-router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
+router = Router(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)
 
 
-@router.post("", response_model=KnowledgeShown, status_code=201, openapi_extra=takes(KnowledgeBody))
+@router.post("", response_model=KnowledgeShown, status_code=201)
 async def add(service: ServiceDep, owner: OwnerDep, body: KnowledgeBody = BODY) -> Response:
     """Stores a document; searches find it from now on."""
     base = await _base(service)

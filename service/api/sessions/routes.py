@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Request
+from fastapi import Header, Request
 from starlette.responses import Response
 
 from service.api.answering.responses import respond
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body, read_lines
-from service.api.http.documented import lines, streams, takes
+from service.api.http.documented import Router, lines, streams
 from service.api.http.encoding import NDJSON, json_response
 from service.api.http.headers import revision_of
 from service.api.sessions.schemas import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "/v1/sessions"
 TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
-router = APIRouter(prefix=PREFIX, tags=["sessions"])
+router = Router(prefix=PREFIX, tags=["sessions"])
 IfMatch = Annotated[str | None, Header()]
 SESSION: Final = json_body(SessionBody)
 MESSAGE: Final = json_body(MessageBody)
@@ -50,7 +50,7 @@ FORK: Final = json_body(ForkBody)
 REGENERATE: Final = json_body(RegenerateBody)
 
 
-@router.post("", response_model=SessionShown, status_code=201, openapi_extra=takes(SessionBody))
+@router.post("", response_model=SessionShown, status_code=201)
 async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
     """Makes a session. `policy` defaults to `window`. A `model` must exist now."""
     _check_model(service, body.model)
@@ -72,7 +72,7 @@ async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> 
     return _one(await (await _store(service)).get(owner, session_id))
 
 
-@router.patch("/{session_id}", response_model=SessionShown, openapi_extra=takes(SessionBody))
+@router.patch("/{session_id}", response_model=SessionShown)
 async def patch_session(
     service: ServiceDep, owner: OwnerDep, session_id: str, body: SessionBody = SESSION, if_match: IfMatch = None
 ) -> Response:
@@ -107,7 +107,7 @@ async def list_messages(
     return _page(page, [_message(each) for each in page.data])
 
 
-@router.patch("/{session_id}/messages/{message_id}", response_model=MessageShown, openapi_extra=takes(MessageBody))
+@router.patch("/{session_id}/messages/{message_id}", response_model=MessageShown)
 async def patch_message(
     service: ServiceDep,
     owner: OwnerDep,
@@ -137,18 +137,13 @@ async def delete_message(
     return _one(await (await _store(service)).delete_message(owner, session_id, message_id, revision_of(if_match)))
 
 
-@router.post("/{session_id}/fork", response_model=SessionShown, status_code=201, openapi_extra=takes(ForkBody))
+@router.post("/{session_id}/fork", response_model=SessionShown, status_code=201)
 async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK) -> Response:
     """Makes a new session with the messages up to `at`."""
     return _one(await (await _store(service)).fork(owner, session_id, body.at), 201)
 
 
-@router.post(
-    "/{session_id}/regenerate",
-    response_model=GenerateAnswer,
-    responses=streams(TokenEvent),
-    openapi_extra=takes(RegenerateBody),
-)
+@router.post("/{session_id}/regenerate", response_model=GenerateAnswer, responses=streams(TokenEvent))
 async def regenerate(
     http: Request, service: ServiceDep, session_id: str, body: RegenerateBody = REGENERATE, if_match: IfMatch = None
 ) -> Response:

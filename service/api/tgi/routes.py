@@ -5,14 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.answering.callers import for_caller, note_caller
 from service.api.answering.responses import respond, respond_whole
 from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import streams, takes
+from service.api.http.documented import Router, streams
 from service.api.http.encoding import json_response
 from service.api.tgi import dialect as native
 from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, Preview, TritonAnswer
@@ -21,7 +21,7 @@ from service.api.tgi.dialect import TritonSerialiser
 from service.api.tgi.schemas import GenerateBody
 from service.errors import ContextOverflow, UnsupportedField
 
-router = APIRouter()
+router = Router()
 TAGS: Final[list[str | Enum]] = ["generate"]
 BODY: Final = json_body(GenerateBody)
 
@@ -31,7 +31,6 @@ BODY: Final = json_body(GenerateBody)
     tags=TAGS,
     response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
     responses=streams(GenerateEvent),
-    openapi_extra=takes(GenerateBody),
 )
 async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Generates text for a prompt, a chat or token ids; `stream` chooses between one JSON body and server-sent
@@ -40,24 +39,14 @@ async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY
 
 
 @router.post(
-    "/",
-    tags=TAGS,
-    response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
-    responses=streams(GenerateEvent),
-    openapi_extra=takes(GenerateBody),
+    "/", tags=TAGS, response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer, responses=streams(GenerateEvent)
 )
 async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Does as `/generate`: huggingface_hub's client posts here."""
     return await _answer(http, service, body, body.stream)
 
 
-@router.post(
-    "/generate_stream",
-    tags=TAGS,
-    responses=streams(GenerateEvent),
-    response_class=Response,
-    openapi_extra=takes(GenerateBody),
-)
+@router.post("/generate_stream", tags=TAGS, responses=streams(GenerateEvent), response_class=Response)
 async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Does as `/generate` with `stream` true."""
     return await _answer(http, service, body, True)
@@ -80,7 +69,7 @@ async def _answer(http: Request, service: Service, body: GenerateBody, stream: b
     return await respond(http, service, [request], kind.of(body), stream=stream)
 
 
-@router.post("/v1/context/preview", tags=["context"], response_model=Preview, openapi_extra=takes(GenerateBody))
+@router.post("/v1/context/preview", tags=["context"], response_model=Preview)
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
     request = native.parse(body, service.settings, stream=False)

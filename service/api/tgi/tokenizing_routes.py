@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.api.deps import ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.chat_schemas import use_of
 from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
@@ -22,14 +21,14 @@ from service.generation.features import check_placed
 from service.text.messages import ChatOptions
 from service.text.tokenizer import Tokenizer
 
-router = APIRouter(tags=["tokenize"])
+router = Router(tags=["tokenize"])
 TOKENIZE: Final = json_body(TokenizeBody)
 DETOKENIZE: Final = json_body(DetokenizeBody)
 CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
 NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
-@router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
+@router.post("/tokenize", response_model=list[TextToken] | TokenizeCount)
 async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
     """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
     deployment = await service.deployments.ensure_loaded(body.model)
@@ -60,7 +59,7 @@ def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
     return tokenizer
 
 
-@router.post("/detokenize", response_model=Detokenized, openapi_extra=takes(DetokenizeBody))
+@router.post("/detokenize", response_model=Detokenized)
 async def detokenize(service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
     """Returns, as vLLM, the text of token ids. Bytes that complete no character become U+FFFD."""
     deployment = await service.deployments.ensure_loaded(body.model)
@@ -89,7 +88,7 @@ async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Resp
     return json_response({"tokenizer_class": tokenizer.class_name, **named, **told})
 
 
-@router.post("/chat_tokenize", response_model=ChatTokens, openapi_extra=takes(ChatTokenizeBody))
+@router.post("/chat_tokenize", response_model=ChatTokens)
 async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
     """Returns, as TGI, the chat as the template writes it, with the generation prompt, and its tokens with their
     positions."""

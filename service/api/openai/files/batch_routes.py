@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.listing import page_of
 from service.api.openai.files.schemas import BatchBody, BatchPage, BatchShown
@@ -20,12 +19,12 @@ from service.storage.sessions import BatchFacts, StoredBatch
 if TYPE_CHECKING:
     from service.storage.sessions import StoredBatches
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"])
+router = Router(prefix="/v1/batches", tags=["batches"])
 BODY: Final = json_body(BatchBody)
 STATUSES: Final = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
 
-@router.post("", response_model=BatchShown, openapi_extra=takes(BatchBody))
+@router.post("", response_model=BatchShown)
 async def create_batch(service: ServiceDep, owner: OwnerDep, body: BatchBody = BODY) -> Response:
     """Takes a batch; its file is validated, then answered."""
     if body.endpoint not in service.batch_worker.endpoints:

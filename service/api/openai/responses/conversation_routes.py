@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import takes
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.responses import conversations as dialect
@@ -31,13 +31,13 @@ from service.storage.sessions import SessionFields
 if TYPE_CHECKING:
     from service.storage.sessions import SessionStore
 
-router = APIRouter(prefix="/v1/conversations", tags=["responses"])
+router = Router(prefix="/v1/conversations", tags=["responses"])
 NEW: Final = json_body(ConversationBody)
 METADATA: Final = json_body(MetadataBody)
 ITEMS: Final = json_body(ConversationItemsBody)
 
 
-@router.post("", response_model=ConversationShown, openapi_extra=takes(ConversationBody))
+@router.post("", response_model=ConversationShown)
 async def create_conversation(service: ServiceDep, owner: OwnerDep, body: ConversationBody = NEW) -> Response:
     """Makes a conversation, which is a new session, with items that nobody has answered yet."""
     items = body.items or []
@@ -55,7 +55,7 @@ async def get_conversation(service: ServiceDep, owner: OwnerDep, conversation_id
         return json_response(dialect.shown(await (await _store(service)).get(owner, session)))
 
 
-@router.post("/{conversation_id}", response_model=ConversationShown, openapi_extra=takes(MetadataBody))
+@router.post("/{conversation_id}", response_model=ConversationShown)
 async def change_conversation(
     service: ServiceDep, owner: OwnerDep, conversation_id: str, body: MetadataBody = METADATA
 ) -> Response:
@@ -73,7 +73,7 @@ async def delete_conversation(service: ServiceDep, owner: OwnerDep, conversation
     return json_response({"id": dialect.conversation_id(session), "object": "conversation.deleted", "deleted": True})
 
 
-@router.post("/{conversation_id}/items", response_model=ConversationItems, openapi_extra=takes(ConversationItemsBody))
+@router.post("/{conversation_id}/items", response_model=ConversationItems)
 async def add_items(
     http: Request, service: ServiceDep, owner: OwnerDep, conversation_id: str, body: ConversationItemsBody = ITEMS
 ) -> Response:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from service.api.answering.responses import respond
 from service.api.answering.stored_responses import AnswerStore
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
-from service.api.http.documented import streams, takes
+from service.api.http.documented import Router, streams
 from service.api.http.encoding import json_response
 from service.api.http.listing import After, Order, cut_page
 from service.api.openai.responses.answer_schemas import (
@@ -42,14 +42,14 @@ from service.text.messages import Message
 if TYPE_CHECKING:
     from service.storage.sessions import StoredAnswers
 
-router = APIRouter(prefix="/v1/responses", tags=["responses"])
+router = Router(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)
 INPUT: Final = json_body(InputTokensBody)
 ITEMS: Final = TypeAdapter(ItemList)
 KIND: Final = "response"
 
 
-@router.post("", response_model=ResponseShown, responses=streams(ResponseEvent), openapi_extra=takes(ResponseBody))
+@router.post("", response_model=ResponseShown, responses=streams(ResponseEvent))
 async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, body: ResponseBody = BODY) -> Response:
     """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
     note_caller(http, body.request_id, body.user or body.safety_identifier)
@@ -61,7 +61,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     return await respond(http, service, [request], serialiser, stream=bool(body.stream), store=store)
 
 
-@router.post("/input_tokens", response_model=InputTokens, openapi_extra=takes(InputTokensBody))
+@router.post("/input_tokens", response_model=InputTokens)
 async def input_tokens(http: Request, service: ServiceDep, owner: OwnerDep, body: InputTokensBody = INPUT) -> Response:
     """Counts the tokens that the same response would have as its input, past the window too."""
     before = await _before(service, owner, body.previous_response_id)
