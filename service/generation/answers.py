@@ -153,8 +153,9 @@ class Answers:
         with refusals(self.metrics.rejected):
             opening = held.enter_async_context(self.conversations.turn(request, turn))
             try:
-                async with asyncio.timeout(LONGEST_WAIT_SECONDS):
-                    return await self._in_time(request, opening)
+                with self.metrics.turns_waiting.track_inprogress():
+                    async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                        return await self._in_time(request, opening)
             except TimeoutError:
                 raise Unavailable(
                     f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "

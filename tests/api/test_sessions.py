@@ -386,6 +386,7 @@ async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
         line = [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(3)]
         await until(lambda: waiting(world) == 3)
         assert admission.in_progress == 1
+        assert "dosirak_session_turns_waiting 3.0" in (await world.client.get("/metrics")).text
         others = [asyncio.create_task(say(world, await made(world), "other")) for _ in range(2)]
         await until(lambda: len(world.engine.alive) == 3)
         refused = await say(world, session, "no place", status=503)
@@ -393,6 +394,7 @@ async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
         held.set()
         await asyncio.gather(first, *line, *others)
         assert len(await messages(world, session)) == 8 and admission.in_progress == 0
+        assert "dosirak_session_turns_waiting 0.0" in (await world.client.get("/metrics")).text
         held.clear()
         monkeypatch.setattr("service.generation.answers.LONGEST_WAIT_SECONDS", 0.05)
         first = asyncio.create_task(say(world, session, "first"))

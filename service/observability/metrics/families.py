@@ -178,6 +178,7 @@ class SupportFamilies(_Families):
         self.export_failures = self.counter("trace_export_failures", "Exports that no collector took.")
         self.spans_dropped = self.counter("trace_spans_dropped", "Spans lost with them, or because too many waited.")
         self.summaries = self.counter("summaries", "Summaries of chats, by `made` or `failed`.", "outcome")
+        self.turns_waiting = self.gauge("session_turns_waiting", "Turns that wait for their session's other turns.")
         self.batch_lines = self.counter("batch_lines", "Lines of batches, by `completed` or `failed`.", "result")
         self.batches = self.gauge("batches", "Batches of the database that are not forgotten, by status.", "status")
         self.store_seconds = self.histogram(

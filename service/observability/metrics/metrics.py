@@ -40,6 +40,7 @@ class Metrics:
         self._inventory = InventoryCollector()
         self.registry.register(self._inventory)
         self.summaries = self._support.summaries
+        self.turns_waiting = self._support.turns_waiting
         self._vllm = CollectorRegistry()
         self._vllm.register(Renamed(self.registry))
         self._models: dict[tuple[str, str], ModelMetrics] = {}
