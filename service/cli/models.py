@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,12 +15,13 @@ from rich.progress import Progress
 from rich.table import Column, Table
 
 from models.errors import InvalidReference
+from models.imports.catalogue import entries
 from models.manifest import Manifest, ModelReference
 from models.repository.report import Report
 from models.repository.repository import Repository
+from service.cli import needs
 from service.cli.aliases import history, promote, rollback, rollout
-from service.cli.catalogue import catalogue
-from service.cli.reports import print_reports, shown_state
+from service.cli.reports import aliases_of, facts_of, print_reports, shown_state
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import (
     Json,
@@ -106,7 +107,7 @@ def quantize(
 def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
     report = None if evaluate == "none" else _measured(store, manifest, evaluate, None, json)
     if json:
-        print_json(_shown(store, manifest))
+        print_json(facts_of(store, manifest))
         return
     console.print(f"published {manifest.reference} ({manifest.precision}, digest {manifest.short_digest})")
     if report is not None:
@@ -150,7 +151,7 @@ def list_models(json: Json = False) -> None:
     store = repository()
     manifests = [manifest for name in store.models() for manifest in store.versions(name)]
     if json:
-        print_json([_shown(store, manifest) for manifest in manifests])
+        print_json([facts_of(store, manifest) for manifest in manifests])
         return
     widths = {
         "model": 6,
@@ -172,7 +173,7 @@ def list_models(json: Json = False) -> None:
             f"{manifest.size / 1e6:.1f} MB",
             str(manifest.context_window),
             manifest.short_digest,
-            ", ".join(_aliases(store, manifest)),
+            ", ".join(aliases_of(store, manifest)),
             shown_state(store, manifest),
         )
     console.print(table)
@@ -184,10 +185,10 @@ def show(reference: Reference, json: Json = False) -> None:
     store = repository()
     manifest = store.resolve(reference)
     if json:
-        print_json({**_shown(store, manifest), "files": manifest.files, "layers": manifest.layers})
+        print_json({**facts_of(store, manifest), "files": manifest.files, "layers": manifest.layers})
         return
     facts = Table(show_header=False, box=None)
-    for name, value in _shown(store, manifest).items():
+    for name, value in facts_of(store, manifest).items():
         if name == "lineage":
             for key, fact in value.items():
                 facts.add_row(key, ", ".join(fact) if isinstance(fact, tuple) else str(fact or "–"))
@@ -214,7 +215,7 @@ def compare(
     store = repository()
     manifests = [store.resolve(reference) for reference in references]
     if json:
-        print_json([_shown(store, manifest) for manifest in manifests])
+        print_json([facts_of(store, manifest) for manifest in manifests])
         return
     print_reports(store, manifests)
 
@@ -277,25 +278,17 @@ def gc(
     )
 
 
-for verb in (catalogue, promote, rollback, history, rollout):
+@app.command()
+def catalogue(json: Json = False) -> None:
+    """Small models by short names, for `dosirak serve NAME`, and where each is fetched from."""
+    columns = [Column(name, no_wrap=True) for name in ("name", "weights", "fetched", "license")]
+    table = Table(*columns, "from", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for entry in entries().values():
+        place = f"{entry.place}\n[dim]{entry.about}[/]"
+        weights = f"{entry.parameters / 1e6:,.0f} M"
+        table.add_row(entry.name, weights, needs.size(entry.bytes), entry.license, place)
+    answer(json, [asdict(entry) for entry in entries().values()], table)
+
+
+for verb in (promote, rollback, history, rollout):
     app.command()(verb)
-
-
-def _aliases(store: Repository, manifest: Manifest) -> list[str]:
-    return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
-
-
-_ELSEWHERE = {"name", "version", "files", "layers"}
-
-
-def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
-    facts = {key: value for key, value in asdict(manifest).items() if key not in _ELSEWHERE}
-    return {
-        "model": manifest.reference,
-        "digest": manifest.digest,
-        "bytes": manifest.size,
-        "aliases": _aliases(store, manifest),
-        **facts,
-        "report": store.report(manifest),
-        "report_state": store.report_state(manifest, store.report(manifest)),
-    }

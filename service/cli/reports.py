@@ -1,10 +1,11 @@
-"""This module prints reports: a column for each version, a row for each figure with its 95 % interval. It measures
-nothing."""
+"""This module prints reports: a column for each version, a row for each figure with its 95 % interval; and gathers what
+is told of a version. It measures nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from service.cli.terminal import console
 
 NOT_MEASURED: Final = "not measured yet"
 STATES: Final = {"not_measured": NOT_MEASURED, "measuring": "measuring"}
+_ELSEWHERE = {"name", "version", "files", "layers"}
 
 
 def shown_state(store: Repository, manifest: Manifest) -> str:
@@ -121,3 +123,21 @@ _FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {
     "text": lambda manifest, report: f"{report.texts.name}, {report.texts.tokens:,} tokens" if report else "",
     "measured": lambda manifest, report: f"{report.effort}, {report.seconds:.0f} s" if report else "",
 }
+
+
+def aliases_of(store: Repository, manifest: Manifest) -> list[str]:
+    return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
+
+
+def facts_of(store: Repository, manifest: Manifest) -> dict[str, Any]:
+    """Returns what is told of a version, its report included."""
+    facts = {key: value for key, value in asdict(manifest).items() if key not in _ELSEWHERE}
+    return {
+        "model": manifest.reference,
+        "digest": manifest.digest,
+        "bytes": manifest.size,
+        "aliases": aliases_of(store, manifest),
+        **facts,
+        "report": store.report(manifest),
+        "report_state": store.report_state(manifest, store.report(manifest)),
+    }

@@ -14,7 +14,7 @@ from models.repository.gate import Limits
 from models.repository.report import Effort
 from models.repository.repository import Repository
 from service.cli import needs
-from service.evaluation.room import needed_bytes
+from service.deployments.needs import report_bytes
 from service.host import available_memory
 
 
@@ -56,7 +56,7 @@ class Trial:
         why = ""
         try:
             parent = self.store.resolve(manifest.lineage.parent or "")
-            needed, free = needed_bytes(manifest, parent), available_memory()
+            needed, free = report_bytes(manifest, parent), available_memory()
             if needed <= free:
                 self.measure(manifest, self.effort)
                 return True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from models.imports.catalogue import Entry
-from models.manifest import QUANTIZED
+from models.manifest import QUANTIZED, Manifest
 from service.engine.kv_cache.kv_size import Demand, KVBytes, LayerShape, block_bytes, choose_blocks, window_of
 from service.settings import Settings
 
@@ -24,6 +24,15 @@ ENGINE_BYTES: Final = 256 << 20
 def loaded_bytes(file_bytes: int) -> int:
     """Returns the memory that an engine of a version with files of so many bytes adds to the memory in use."""
     return file_bytes + ENGINE_BYTES
+
+
+REPORT_BYTES: Final = 768 << 20
+"""The process of a report beside the weights: libraries, a step's logits, KV cache in use."""
+
+
+def report_bytes(manifest: Manifest, baseline: Manifest | None) -> int:
+    """Returns the free memory that measuring a version takes, with its baseline beside it in one process."""
+    return manifest.size + (baseline.size if baseline else 0) + REPORT_BYTES
 
 
 LIBRARIES_BYTES: Final = 288 << 20

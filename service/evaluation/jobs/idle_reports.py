@@ -21,8 +21,8 @@ from models.repository.published import baseline_of
 from models.repository.repository import Repository
 from models.repository.standing import Gate, standings
 from service.deployments.activity import Activity
+from service.deployments.needs import report_bytes
 from service.evaluation.jobs.jobs import Jobs
-from service.evaluation.room import needed_bytes
 from service.host import available_memory
 from service.tasks import BackgroundTasks, cancelled
 
@@ -87,7 +87,7 @@ class IdleReports:
     def _fits(self, manifest: Manifest) -> bool:
         """Returns whether the version and its baseline can be loaded a second time beside the serving engines."""
         baseline = baseline_of(self._repository, manifest)
-        needed = needed_bytes(manifest, baseline)
+        needed = report_bytes(manifest, baseline)
         free = self._memory()
         if needed <= free:
             self._too_large.discard(manifest.digest)
