@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import ipaddress
+import math
 import os
 import re
 import sys
@@ -192,6 +193,11 @@ class Settings(BaseSettings):
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
     )
+    gate_memory_ratio: float | None = Field(
+        default=None,
+        gt=0,
+        description="Gate: most memory of the weights, as a multiple of the version's that it replaces; unset: any.",
+    )
     gate_recall_loss: float = Field(
         default=0.05,
         ge=0,
@@ -372,6 +378,7 @@ class Settings(BaseSettings):
             self.gate_perplexity_change,
             self.gate_decode_ratio,
             self.gate_recall_loss,
+            self.gate_memory_ratio or math.inf,
             measured=bool(protected),
         )
 

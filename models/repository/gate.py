@@ -28,14 +28,15 @@ from models.repository.report import Comparison, Report
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits. `top1_agreement` (of clear positions) and `decode_ratio` (at every batch size) are lower limits. `kl`
-    (nats), `perplexity_change` and `recall_loss` (a share of the questions) are upper limits. With `measured` a version
-    without a report breaks them, and one with a check of seconds alone."""
+    (nats), `perplexity_change`, `recall_loss` (a share of the questions) and `memory_ratio` are upper limits. With
+    `measured` a version without a report breaks them, and one with a check of seconds alone."""
 
     top1_agreement: float = 0.95
     kl: float = 0.02
     perplexity_change: float = 0.02
     decode_ratio: float = 0.8
     recall_loss: float = 0.05
+    memory_ratio: float = math.inf
     measured: bool = False
 
 
@@ -123,6 +124,10 @@ def _against_incumbent(report: Report, theirs: Report, reference: str, limits: L
     """Yields the figures of two reports that were measured apart."""
     if (found := _change(report, theirs)) is not None:
         yield _perplexity(*found, limits, reference)
+    if limits.memory_ratio < math.inf:
+        ratio, limit = report.speed.memory_bytes / theirs.speed.memory_bytes, limits.memory_ratio
+        told = f"memory {ratio:.2f}x, at most {limit:g}x of {reference}"
+        yield Check("memory_ratio", reference, ratio, ratio, ratio, limit, ratio <= limit, told)
     mine, other = report.recall_share, theirs.recall_share
     if report.recall_cells != theirs.recall_cells or mine is None or other is None:
         return  # they were not asked alike

@@ -216,6 +216,16 @@ def test_every_version_is_held_against_the_one_it_replaces(
         assert broken(Measured(version, known), LIMITS, Measured(incumbent, None)) == ()
 
 
+def test_memory_has_a_limit_where_one_is_set(repository: Repository) -> None:
+    one, two = publish(repository, "one"), publish(repository, "two")
+    before, after = report(one, None), report(two, None)
+    after = msgspec.structs.replace(after, speed=msgspec.structs.replace(after.speed, memory_bytes=150))
+    before = msgspec.structs.replace(before, speed=msgspec.structs.replace(before.speed, memory_bytes=100))
+    for limit, phrases in ((math.inf, ()), (1.5, ()), (1.4, ("memory 1.50x, at most 1.4x of demo:1",))):
+        limits = replace(LIMITS, memory_ratio=limit)
+        assert broken(Measured(two, after), limits, Measured(one, before)) == phrases
+
+
 def test_the_incumbent_is_what_the_alias_points_to_or_else_production(repository: Repository) -> None:
     one, two = publish(repository, "one"), publish(repository, "two")
     repository.put_report(one, msgspec.structs.replace(report(one, None), perplexity=1.0))

@@ -96,8 +96,8 @@ const lineage = from => [
 function Quality({shown}) {
   const checks = new Map((shown.gate?.checks ?? []).map(check => [check.measure, check]));
   const rows = lines(QUALITY, shown.report).map(line => ({...line, check: checks.get(line.key === 'recall' ? 'recall_loss' : line.key)}));
-  const ratios = [...checks.values()].filter(check => check.measure.startsWith('decode_ratio.')).map(check => ({
-    key: check.measure, label: t('measure.decode_ratio', {size: check.measure.split('.')[1], of: check.of}), text: `${number(check.value, 2)}×`,
+  const ratios = [...checks.values()].filter(check => check.measure.includes('_ratio')).map(check => ({
+    key: check.measure, label: t(`measure.${check.measure.split('.')[0]}`, {size: check.measure.split('.')[1], of: check.of}), text: `${number(check.value, 2)}×`,
     range: check.low < check.high ? `${number(check.low, 2)} – ${number(check.high, 2)}` : '', check,
   }));
   return html`<${Region} name=${t('version.quality')}>
@@ -116,6 +116,7 @@ const GATED = [
 const LIMITS = {
   kl: check => `≤ ${number(check.limit)}`, clear_top1_agreement: check => `≥ ${percent(check.limit, 2)}`, perplexity_change: check => `≤ ${percent(check.limit, 2)}`,
   recall_loss: check => t('gate.recall', {limit: percent(check.limit, 1), of: check.of}), decode_ratio: check => `≥ ${number(check.limit, 2)}×`,
+  memory_ratio: check => `≤ ${number(check.limit, 2)}×`,
 };
 const limit = check => LIMITS[check.measure.split('.')[0]](check);
 
