@@ -308,10 +308,11 @@ async def serving(
     engine: Any = None,
     has_engine: bool = True,
     worker: str = WORKER,
+    chat_template: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[World]:
-    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `has_engine` false: as without torch; `worker`:
-    the module that runs jobs; keyword arguments: settings."""
+    """A `demo:1` that is served, with that chat template if one is given. `engine`: fields of ScriptedEngine;
+    `has_engine` false: as without torch; `worker`: the module that runs jobs; keyword arguments: settings."""
     chosen = Settings(
         data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, "idle_reports": False, **settings}
     )
@@ -319,7 +320,7 @@ async def serving(
     if isinstance(repository.records, SharedRecords):
         repository.records.wait()
     if not repository.models():
-        publish(repository)
+        publish(repository, **({} if chat_template is None else {"chat_template": chat_template}))
 
     def make(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from models.repository.repository import Repository
 from service.engine.client.client import EngineFailed
 from service.engine.protocol.messages import FinishReason, Request
 from service.text.tokenizer import Tokenizer
@@ -45,8 +44,7 @@ KV_CACHE = 1024
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr("tests.fake_service.WINDOW", WINDOW)
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=WITH_TOOLS) as served:
         yield served
 
 
@@ -360,8 +358,7 @@ async def test_models_in_anthropics_shape(world: World) -> None:
 
 
 async def test_the_real_client(tmp_path: Path) -> None:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path, admin_key=KEY) as world, over_http(world) as url:
+    async with serving(tmp_path, chat_template=WITH_TOOLS, admin_key=KEY) as world, over_http(world) as url:
         client = anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0)
         greedy: dict[str, Any] = {"model": "demo", "max_tokens": 99, "extra_body": {"temperature": 0}}
         asked: list[Any] = [{"role": "user", "content": "hello"}]

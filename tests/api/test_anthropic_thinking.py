@@ -9,9 +9,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from models.repository.repository import Repository
 from tests.api.anthropic import ASK, WEATHER, ask, count, gathered, refused, streamed
-from tests.fake_service import World, over_http, publish, says, serving
+from tests.fake_service import World, over_http, says, serving
 from tests.tools import REASONING, WITH_TOOLS
 
 THOUGHT, SAID = "hello world, 안녕하세요", "도시락!"
@@ -22,8 +21,7 @@ EFFORTS = REASONING + "{{ '[' ~ reasoning_effort ~ ']' if reasoning_effort is de
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=REASONING)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=REASONING) as served:
         says(served, SPOKEN)
         yield served
 
@@ -91,8 +89,7 @@ async def test_earlier_thinking_is_not_sent_again_and_the_receipt_says_so(world:
 
 
 async def test_efforts_reach_a_template_that_knows_them(tmp_path: Path) -> None:
-    publish(Repository(tmp_path), chat_template=EFFORTS)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=EFFORTS) as world:
         for effort in ("low", "high", "max"):
             await ask(world, output_config={"effort": effort})
         assert [each[each.rindex("[") :] for each in prompts(world)] == ["[low]", "[high]", "[max]"]
@@ -116,16 +113,14 @@ async def test_efforts_reach_a_template_that_knows_them(tmp_path: Path) -> None:
 async def test_what_cannot_act_is_refused_by_name(
     tmp_path: Path, template: str, fields: dict[str, Any], param: str
 ) -> None:
-    publish(Repository(tmp_path), chat_template=template)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=template) as world:
         response = await world.client.post("/v1/messages", json={**ASK, **fields})
         assert refused(response, 400, "invalid_request_error")["param"] == param
         assert not world.engine.requests
 
 
 async def test_the_real_client(tmp_path: Path) -> None:
-    publish(Repository(tmp_path), chat_template=REASONING)
-    async with serving(tmp_path) as world, over_http(world) as url:
+    async with serving(tmp_path, chat_template=REASONING) as world, over_http(world) as url:
         says(world, SPOKEN)
         client = anthropic.AsyncAnthropic(api_key="none", base_url=url, max_retries=0)
         asked: dict[str, Any] = {"model": "demo", "max_tokens": 200, "messages": ASK["messages"], "thinking": ON}
@@ -141,8 +136,7 @@ async def test_the_real_client(tmp_path: Path) -> None:
 
 async def test_thinking_before_calls(tmp_path: Path) -> None:
     tools = WITH_TOOLS.partition("{{ bos_token }}")[0]
-    publish(Repository(tmp_path), chat_template=tools + REASONING)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=tools + REASONING) as world:
         says(world, f'{SPOKEN}\n<tool_call>\n{{"name": "weather", "arguments": {{}}}}\n</tool_call>')
         whole = await ask(world, tools=[WEATHER])
         assert [each["type"] for each in whole["content"]] == ["thinking", "text", "tool_use"]

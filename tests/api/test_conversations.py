@@ -14,8 +14,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
-from models.repository.repository import Repository
-from tests.fake_service import World, over_http, publish, says, serving
+from tests.fake_service import World, over_http, says, serving
 from tests.tools import WITH_TOOLS
 
 WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -27,8 +26,11 @@ THOUGHT = f"<think>two</think>\n\n{CALLED}"
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr("tests.fake_service.WINDOW", 1024)
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}")
-    async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
+    async with serving(
+        tmp_path,
+        chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}",
+        database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db",
+    ) as served:
         yield served
 
 

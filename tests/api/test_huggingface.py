@@ -158,8 +158,7 @@ async def test_chat_with_tools(tmp_path: Path) -> None:
         text = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
         return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
 
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path, engine={"script": script}) as world, over_http(world) as url:
+    async with serving(tmp_path, chat_template=WITH_TOOLS, engine={"script": script}) as world, over_http(world) as url:
         client: Any = AsyncInferenceClient(base_url=url)
         stream = await client.chat_completion(
             CHAT, tools=[TOOL], tool_choice="required", stream=True, stream_options={"include_usage": True}

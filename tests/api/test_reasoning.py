@@ -22,8 +22,7 @@ SPOKEN = f"<think>\n{THOUGHT}\n</think>\n\n{SAID}"
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=REASONING)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=REASONING) as served:
         yield served
 
 
@@ -175,8 +174,7 @@ async def test_reasoning_is_switched_by_the_field_of_each_dialect(world: World) 
 async def test_what_cannot_act_is_refused_by_name(
     tmp_path: Path, template: str, more: dict[str, Any], param: str | None
 ) -> None:
-    publish(Repository(tmp_path), chat_template=template)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=template) as world:
         answer = await world.client.post("/v1/chat/completions", json={"messages": ASK, "max_tokens": 2, **more})
         if param is None:
             assert answer.status_code == 200, answer.text
@@ -186,7 +184,6 @@ async def test_what_cannot_act_is_refused_by_name(
 
 
 async def test_ollama_refuses_to_think_where_nothing_does(tmp_path: Path) -> None:
-    publish(Repository(tmp_path))
     async with serving(tmp_path) as world:
         for think, status in ((True, 400), ("high", 400), (False, 200), (None, 200)):
             body = {"model": "demo", "messages": ASK, "think": think}
@@ -208,8 +205,7 @@ async def test_reasoning_of_earlier_answers_is_not_sent_again(world: World, fiel
 
 
 async def test_calls_behind_reasoning_are_read(tmp_path: Path) -> None:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{# #}{{ '' if true else '</think>' }}")
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=WITH_TOOLS + "{# #}{{ '' if true else '</think>' }}") as world:
         call = '<tool_call>\n{"name": "order", "arguments": {}}\n</tool_call>'
         says(world, f"<think>perhaps {call}</think>\n\nSoon. {call}")
         tools = [{"type": "function", "function": {"name": "order"}}]

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from models.repository.repository import Repository
 from service.context.composition import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
 from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask
-from tests.fake_service import World, publish, serving, spoken
+from tests.fake_service import World, serving, spoken
 from tests.tools import REASONING
 
 WITHOUT_SWITCH = REASONING.replace("enable_thinking is defined and enable_thinking is false", "false")
@@ -105,8 +104,7 @@ async def test_a_summary_is_ready_when_it_is_needed(world: World) -> None:
 @pytest.mark.parametrize("has_switch", [True, False])
 async def test_a_summary_is_made_without_reasoning_where_the_template_can(tmp_path: Path, has_switch: bool) -> None:
     """A model that reasons would use up the room that its summary has."""
-    publish(Repository(tmp_path), chat_template=REASONING if has_switch else WITHOUT_SWITCH)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=REASONING if has_switch else WITHOUT_SWITCH) as world:
         world.engine.script = summarising
         chat: list[dict[str, str]] = []
 

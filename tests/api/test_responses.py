@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from models.repository.repository import Repository
 from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
 from tests.api.conftest import Serve
-from tests.fake_service import REPLY, World, publish, says, serving
+from tests.fake_service import REPLY, World, says, serving
 from tests.tools import WITH_TOOLS
 
 PATH = "/v1/responses"
@@ -28,8 +27,7 @@ SPOKEN = 'Soon.\n<tool_call>\n{"name": "weather", "arguments": {"city": "서울"
 
 @pytest.fixture
 async def tools(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=WITH_TOOLS) as served:
         yield served
 
 

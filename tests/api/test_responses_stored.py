@@ -11,10 +11,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from models.repository.repository import Repository
 from service.errors import NotFound
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, World, over_http, publish, says, serving
+from tests.fake_service import REPLY, World, over_http, says, serving
 from tests.tools import WITH_TOOLS
 
 CALLED = 'Soon.\n<tool_call>\n{"name": "weather", "arguments": {"city": "서울"}}\n</tool_call>'
@@ -28,8 +27,7 @@ WEATHER: dict[str, Any] = {
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr("tests.fake_service.WINDOW", 2048)
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=WITH_TOOLS) as served:
         yield served
 
 

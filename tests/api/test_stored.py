@@ -12,10 +12,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from models.repository.repository import Repository
 from service.errors import NotFound
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, World, over_http, publish, serving
+from tests.fake_service import REPLY, World, over_http, serving
 from tests.tools import WITH_TOOLS
 
 URL = "/v1/chat/completions"
@@ -24,8 +23,7 @@ ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temp
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=WITH_TOOLS) as served:
         yield served
 
 

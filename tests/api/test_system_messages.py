@@ -56,8 +56,7 @@ async def test_a_later_system_message_is_sent_where_it_stands(tmp_path: Path) ->
 
 @pytest.mark.parametrize("template", [FIRST_ONLY, LEFT_OUT], ids=["refused", "left out"])
 async def test_a_template_that_takes_none_refuses_it_by_name(tmp_path: Path, template: str) -> None:
-    publish(Repository(tmp_path), chat_template=template)
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, chat_template=template) as world:
         told = openai_error(await world.client.post(CHAT, json={"messages": LATE}), 400, "invalid_request")
         assert told["param"] == "messages[2].role" and "send it first" in told["message"]
         await ask(world, [LATE[2], *LATE[:2], LATE[3]])

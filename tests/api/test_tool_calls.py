@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.repository.repository import Repository
-from tests.fake_service import WINDOW, World, publish, serving
+from tests.fake_service import WINDOW, World, serving
 from tests.tools import TEMPLATES
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "서울"}'}}
@@ -23,8 +22,9 @@ SHORT = {"max_new_tokens": 8}
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=TEMPLATES["json"])
-    async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
+    async with serving(
+        tmp_path, chat_template=TEMPLATES["json"], database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    ) as served:
         yield served
 
 

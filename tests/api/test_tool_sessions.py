@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from models.repository.repository import Repository
 from service.context.policies import POLICIES
 from tests.api.reading import error, openai_error
-from tests.fake_service import WINDOW, World, publish, says, serving
+from tests.fake_service import WINDOW, World, says, serving
 from tests.tools import WITH_TOOLS
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -27,8 +26,11 @@ def call(*cities: str) -> str:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}")
-    async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
+    async with serving(
+        tmp_path,
+        chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}",
+        database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db",
+    ) as served:
         yield served
 
 

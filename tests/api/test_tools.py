@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.repository.repository import Repository
-from tests.fake_service import World, publish, says, serving
+from tests.fake_service import World, says, serving
 from tests.tools import WITH_TOOLS
 
 WEATHER = {
@@ -32,8 +31,7 @@ CALLS = [("weather", '{"city": "서울"}'), ("order", "{}")]
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, chat_template=WITH_TOOLS) as served:
         yield served
 
 
@@ -175,7 +173,6 @@ async def test_what_cannot_act_is_refused_by_name(world: World, more: dict[str, 
 
 
 async def test_a_template_without_tools_refuses_them(tmp_path: Path) -> None:
-    publish(Repository(tmp_path))
     async with serving(tmp_path) as world:
         answer = await world.client.post("/v1/chat/completions", json={"messages": ASK, "tools": [ORDER]})
         assert answer.status_code == 400
@@ -184,8 +181,9 @@ async def test_a_template_without_tools_refuses_them(tmp_path: Path) -> None:
 
 
 async def test_variables_reach_the_template(tmp_path: Path) -> None:
-    publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{{ '[' ~ mood ~ ']' if mood is defined else '' }}")
-    async with serving(tmp_path) as world:
+    async with serving(
+        tmp_path, chat_template=WITH_TOOLS + "{{ '[' ~ mood ~ ']' if mood is defined else '' }}"
+    ) as world:
         for given in ({"mood": "calm"}, {}):
             body = {"messages": ASK, "chat_template_kwargs": given, "max_tokens": 4}
             assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 200
