@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from models.repository.repository import Repository
 from service.engine.client.client import EngineFailed
 from service.engine.protocol.messages import FinishReason
 from tests.api.conftest import KEY, Serve
 from tests.api.ollama import CHAT, ROUTES, ask, lines, refused, text_of
-from tests.fake_service import REPLY, World, over_http, serving
+from tests.fake_service import REPLY, World, over_http, publish, serving
 
 COSTS = {"total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"}
 END = {"done_reason", "digest", "context_receipt", *COSTS}
@@ -158,7 +159,8 @@ async def test_line_ends_of_unicode_do_not_break_lines(world: World) -> None:
 
 
 async def test_a_version_without_a_template_continues_raw_texts(tmp_path: Path) -> None:
-    async with serving(tmp_path, chat_template=None) as world:
+    publish(Repository(tmp_path), chat_template=None)
+    async with serving(tmp_path) as world:
         for path, body in ROUTES:
             sentence = refused(await world.client.post(path, json=body))
             assert sentence.endswith("send /api/generate a `prompt` with `raw` true.")
