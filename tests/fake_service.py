@@ -320,7 +320,8 @@ async def serving(
     if isinstance(repository.records, SharedRecords):
         repository.records.wait()
     if not repository.models():
-        publish(repository, **({} if chat_template is None else {"chat_template": chat_template}))
+        files: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
+        publish(repository, **files)
 
     def make(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))

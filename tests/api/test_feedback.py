@@ -118,22 +118,6 @@ async def test_a_vote_and_its_replacement(world: World) -> None:
     assert await listed(world) == [again]
 
 
-async def test_versions_are_counted_and_listed(world: World) -> None:
-    made = await session(world)
-    one, two, three = [(await say(world, made, version=version))["id"] for version in "122"]
-    await vote(world, one, preferred_over=two)
-    await vote(world, three, -1)
-    assert await tallies(world) == {"demo:1": (1, 0, 1), "demo:2": (0, 2, 2)}
-    assert await tallies(world, model="demo:2") == {"demo:2": (0, 2, 2)}
-    assert await tallies(world, model="nobody") == {}
-    first = (await world.client.get(FEEDBACK, params={"limit": "1"})).json()
-    rest = (await world.client.get(FEEDBACK, params={"limit": "1", "cursor": first["next_cursor"]})).json()
-    assert [each["id"] for each in (*first["data"], *rest["data"])] == [three, one] and rest["next_cursor"] is None
-    assert [each["id"] for each in await listed(world, model="demo", version="2")] == [three]
-    assert [each["id"] for each in await listed(world, model="demo:1")] == [one]
-    assert len(await listed(world, model="demo:1", version="1")) == 1 == len(await listed(world, version="1"))
-
-
 async def test_wrong_questions_are_named(world: World) -> None:
     for path, told in (
         ("?model=demo@production", "an alias moves"),

@@ -90,6 +90,7 @@ def assert_repeated(first: httpx.Response, again: httpx.Response) -> None:
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_the_same_bytes_again(world: World, path: str, body: dict[str, Any]) -> None:
     first = await post(world, path, body)
+    assert first.text.endswith("data: [DONE]\n\n") == (path.startswith("/v1") and "stream" in body)
     generated = len(world.engine.requests)
     assert_repeated(first, await post(world, path, body))
     assert len(world.engine.requests) == generated
