@@ -33,7 +33,6 @@ from service.engine.runner.loading.building import build_runner
 from service.settings import Settings
 
 PROMPT, NEW = 128, 64
-HEADER = " at once  without     with  ratio   interval      drafts  right"
 Answers = dict[str, list[int]]
 
 

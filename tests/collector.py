@@ -14,8 +14,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-PATH = "/v1/traces"
-
 
 def values(pairs: Any) -> dict[str, Any]:
     """Attributes as a dictionary."""

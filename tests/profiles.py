@@ -12,8 +12,6 @@ from typing import Any
 from service.engine.protocol.profiling import NamedPart, Span
 
 BASE = 1_790_857_026_000_000_000
-Timed = tuple[str, float, float]
-"""A name, and its begin and end in microseconds behind BASE."""
 
 
 def event(name: str, begin: float, end: float, **fields: Any) -> dict[str, Any]:
