@@ -45,7 +45,7 @@ HEAD_BOUND = {"fp32": 1e-4, "bf16": 3e-4, "int8": 4e-3}
 """By the dtype of the products. The kernels that are ours differ by 1e-6, and by 0.002 where codes are other ones."""
 ROUNDED_BOUND = 6e-3
 """Where the library's products of bf16 do not round their rows as the kernels' do."""
-CODE_BOUND = 0.1
+CODE_BOUND = 0.025
 """One of a row's codes may be another one: divided by the root of a row's width, a layer may differ by so much."""
 SPREADS = 2.0
 """A layer may differ by so many times what the library's own differs as its rows move by a rounding of fp32."""
