@@ -27,6 +27,7 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
     a load; no weight is read."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     family: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
