@@ -70,7 +70,7 @@ async def test_resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     embedded = {"lunch box": "", "도시락": ""}
     tasks = BackgroundTasks(first_delay=0.005)
     async with serving(tmp_path, engine={"script": says(embedded | ANSWERS)}) as world, over_http(world) as url:
-        world.app.state.service.lane.start(tasks)
+        world.app.state.service.batch_worker.start(tasks)
         found = await found_by_node("resources.mjs", url)
         await tasks.stop()
         second = world.tokenizer.decode(list(world.engine.requests[1].token_ids))
