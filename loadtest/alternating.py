@@ -1,5 +1,5 @@
-"""What load tests of servers share: the order of rounds of two kinds that are compared in pairs, the processor time
-that a server takes for one, and an end that takes the servers along."""
+"""This module holds what load tests of servers share: the order of rounds of two kinds that are compared in pairs, the
+processor time that a server takes for one, and an end that takes the servers along."""
 
 from __future__ import annotations
 

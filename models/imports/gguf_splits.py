@@ -1,5 +1,5 @@
-"""How the names of GGUF files split text before merges: each of a name's expressions splits the pieces that the one
-before it left, at its matches.
+"""The table of pre-tokenizers says how text is split before merges, by the names in GGUF files: each of a name's
+expressions splits the pieces that the one before it left, at its matches.
 
 Source: the published tokenizer.json files, which the cases of `llm_tokenizer_bpe` in llama.cpp's src/llama-vocab.cpp
 name. Of 5,000 texts in 26 scripts every id was llama.cpp's, but for deepseek-coder, deepseek-llm and superbpe: there

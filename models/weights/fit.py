@@ -1,22 +1,20 @@
-"""Whether a checkpoint fits its configuration: its tensors are those of the model, none is missing, has another shape
-or no place, and all of their numbers are finite. The library fills what is missing at random and says so in its log
+"""A checkpoint fits its configuration where its tensors are those of the model, none is missing, has another shape or
+no place, and all of their numbers are finite. The library fills what is missing at random and says so in its log
 alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from models.errors import InvalidSource
 from models.manifest import ADAPTER_WEIGHTS
 from models.progress import Progress, silent
 from models.weights.conversion import finite
-from models.weights.skeleton import Skeleton
+from models.weights.skeleton import Skeleton, config_of, family_of
 
 _SHOWN = 3
 
@@ -25,13 +23,12 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
     """Raises InvalidSource, which names tensors, where the floating weights in `directory` are not those of the model
     that `config.json` describes. The library loads them to the meta device, so that names are converted and tied as in
     a load; no weight is read."""
-    config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    family: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    config = config_of(directory)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        _, found = family.from_pretrained(
+        _, found = family_of(config).from_pretrained(
             str(directory),
             config=config,
             device_map={"": "meta"},

@@ -126,6 +126,7 @@ def load_model(
     import transformers
 
     from models.weights.fit import lacking
+    from models.weights.skeleton import config_of, family_of
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
@@ -133,7 +134,7 @@ def load_model(
         model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
         with _without_adapter(Path(directory)) as base:
-            model, told = _family(_config(directory)).from_pretrained(
+            model, told = family_of(config_of(directory)).from_pretrained(
                 str(base),
                 dtype=dtype,
                 device_map="balanced" if room else {"": device},
@@ -168,9 +169,11 @@ def _without_adapter(directory: Path) -> Iterator[Path]:
 def _load_int8(
     directory: Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: LinearFactory
 ) -> transformers.PreTrainedModel:
-    config = _config(directory)
+    from models.weights.skeleton import config_of, family_of
+
+    config = config_of(directory)
     with torch.device("meta"):
-        model: transformers.PreTrainedModel = _family(config).from_config(config, dtype=dtype)
+        model: transformers.PreTrainedModel = family_of(config).from_config(config, dtype=dtype)
     _fill_buffers(model)
     tensors = dict(_mapped_tensors(directory))
     blocks = taken(list(tensors), tensors.pop)
@@ -227,21 +230,6 @@ def _share_head(model: transformers.PreTrainedModel, state: Mapping[str, Tensor]
         return
     scale = getattr(embedding, "embed_scale", None)
     model.set_submodule(names[embedding], CodedEmbedding(head, dtype, scale))
-
-
-def _config(directory: str | Path) -> transformers.PreTrainedConfig:
-    import transformers
-
-    config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
-        str(directory), local_files_only=True, trust_remote_code=False
-    )
-    return config
-
-
-def _family(config: transformers.PreTrainedConfig) -> Any:
-    import transformers
-
-    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
@@ -111,13 +112,25 @@ class Skeleton:
         return self.canonical(name) in self.names or not any(re.search(pattern, name) for pattern in self.unread)
 
 
+def config_of(directory: str | Path) -> PreTrainedConfig:
+    """Returns the library's reading of the `config.json` in `directory`."""
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        str(directory), trust_remote_code=False, local_files_only=True
+    )
+    return config
+
+
+def family_of(config: PreTrainedConfig) -> Any:
+    """Returns the library's class that makes models of a configuration."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def build(directory: Path) -> Skeleton:
     """The skeleton of the checked `config.json` in `directory`. Raises InvalidSource when it cannot be built."""
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        config = config_of(directory)
         with torch.device("meta"):
-            model: PreTrainedModel = family.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = family_of(config).from_config(config, trust_remote_code=False)
     except Exception as error:  # transformers raises anything for a configuration it cannot build
         raise InvalidSource(
             f"config.json does not describe a model that can be built: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""What a request asks of its context, and the budget of its call: how many tokens the prompt may have, and how many the
+"""A budget is made of what a request asks of its context: how many tokens the prompt may have, and how many the
 answer behind it. The module knows names, bounds and numbers; no tokens, no messages.
 """
 

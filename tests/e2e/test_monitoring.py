@@ -1,4 +1,4 @@
-"""What a live server measures: flops against a count by hand, and every panel of the dashboard behind a stock
+"""A live server measures right: flops against a count by hand, and every panel of the dashboard behind a stock
 Prometheus."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sequence keeps: counts of its tokens, drafts by n-grams, and how often a draft model was right."""
+"""A sequence keeps counts of its tokens, drafts by n-grams, and how often a draft model was right."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What HTTP and the log are told of an answer beside its text: headers for the client, counts and times for the log,
-and the generation itself for the span."""
+"""Notes are what HTTP and the log get of an answer beside its text: headers for the client, counts and times for the
+log, and the generation itself for the span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the app under BentoML: it is built when its process starts to serve, the bodies of BentoML's own
+"""This module wraps the app under BentoML: it is built when its process starts to serve, the bodies of BentoML's own
 methods are bounded, and paths with a line feed, which no pattern of BentoML's router matches, get an answer of JSON.
 
 `bentoml serve` loads the service's module in two processes, in the first only to read its configuration. The first

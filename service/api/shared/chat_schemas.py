@@ -1,5 +1,5 @@
-"""What bodies of several dialects say of a chat: functions that the model may or must call, template variables, and a
-session's turn."""
+"""These wire models are what bodies of several dialects say of a chat: functions that the model may or must call,
+template variables, and a session's turn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a start shows at a terminal: what the server is busy with and why it is not ready, its lines above a moving
-status, and one real answer. The module knows HTTP and a console; a server that does not listen yet, or no more, is
-no error."""
+"""This module shows a start at a terminal: what the server is busy with and why it is not ready, its lines above a
+moving status, and one real answer. The module knows HTTP and a console; a server that does not listen yet, or no more,
+is no error."""
 
 from __future__ import annotations
 

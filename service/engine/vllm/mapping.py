@@ -26,12 +26,14 @@ from service.engine.protocol.messages import (
 DTYPES: Final = {"bf16": "bfloat16", "fp32": "float32"}
 FINISHED: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 MAX_LOGPROBS: Final = 20
-TAKEN: Final = frozenset(
-    {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"}
-)
-"""The parameters that shape a distribution in `sampling`."""
+PENALTIES: Final = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+FILTERS: Final = ("top_p", "top_k", "min_p")
 LIMITS: Final = (
-    *(Limit(name, neutral, neutral) for name, neutral in NEUTRAL.items() if name not in TAKEN),
+    *(
+        Limit(name, neutral, neutral)
+        for name, neutral in NEUTRAL.items()
+        if name not in ("temperature", *PENALTIES, *FILTERS)
+    ),
     Limit("temperature", 0.0, 2.0),
     Limit("frequency_penalty", -2.0, 2.0),
     Limit("presence_penalty", -2.0, 2.0),
@@ -123,15 +125,13 @@ def sampling(request: Request) -> dict[str, Any]:
         "max_tokens": max_tokens,
         "min_tokens": min(max(0, params.min_tokens - done), max_tokens),
         "temperature": 0.0 if greedy else params.temperature,
-        "repetition_penalty": params.repetition_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "presence_penalty": params.presence_penalty,
+        **{name: getattr(params, name) for name in PENALTIES},
         "stop_token_ids": list(params.stop_token_ids),
         "ignore_eos": True,
         "detokenize": False,
     }
     if not greedy:
-        asked |= {"top_p": params.top_p, "top_k": params.top_k, "min_p": params.min_p, "seed": seed(request)}
+        asked |= {name: getattr(params, name) for name in FILTERS} | {"seed": seed(request)}
     if params.logit_bias:
         asked["logit_bias"] = dict(params.logit_bias)
     if params.logprobs is not None:
