@@ -165,7 +165,13 @@ def create_app(
     if guard:
         metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
     answers = Answers(
-        deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
+        deployments,
+        metrics,
+        conversations,
+        max_in_progress=settings.max_in_progress,
+        guard=guard,
+        tasks=tasks,
+        own_sampling=settings.generation_config == "version",
     )
     stored_files = Files(
         settings.data_dir / "files",

@@ -148,6 +148,11 @@ class Settings(BaseSettings):
         default="refuse",
         description="`context.policy` of chats without a session that name none; sessions' own default is `window`.",
     )
+    generation_config: Literal["version", "none"] = Field(
+        default="version",
+        description="Where sampling parameters come from that a request leaves open: the version's "
+        "`generation_config.json`, before the route's own defaults, or these alone.",
+    )
     load_timeout_seconds: float = Field(default=300.0, gt=0, description="Longest wait for a model to load.")
     idle_unload_seconds: float = Field(
         default=1800.0,

@@ -59,6 +59,16 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "nextn_predict_layers": (0,),
 }
 """Keys that a model may leave unread, with the values that change nothing in it; () is any value."""
+_SAMPLING: Final = {
+    "temp": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+    "xtc_probability": "xtc_probability",
+    "mirostat": "mirostat",
+}
+"""llama.cpp's `general.sampling.*` by the names of `generation_config.json`."""
 _SOFTMAX_OF_CHOSEN: Final = 3
 """llama.cpp's number of the gating of gpt-oss: softmax of the chosen experts' logits."""
 _QUERIES_BY_HIDDEN_SIZE: Final = {"gemma2": 46, "gemma3": 62}
@@ -143,6 +153,16 @@ def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str
     config |= _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
     told.refuse_unread()
     return config
+
+
+def generation_json(told: Metadata) -> dict[str, Any]:
+    """Returns the content of generation_config.json: how the file wants tokens chosen; empty where it does not say."""
+    found = {name: told.values.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
+    return {
+        name: _decimal(value) if isinstance(value, float) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _plain(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:

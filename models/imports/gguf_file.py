@@ -19,9 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from models.checkpoint.config_policy import as_text
+from models.checkpoint.decoder_start import GENERATION
 from models.errors import InvalidSource
 from models.imports.gguf_blocks import why_no_blocks
-from models.imports.gguf_config import ARCHITECTURES, Metadata, config_json
+from models.imports.gguf_config import ARCHITECTURES, Metadata, config_json, generation_json
 from models.imports.gguf_tokenizer import stops, write_tokenizer
 from models.imports.gguf_weights import named_weights, write_weights
 from models.progress import Progress, silent
@@ -63,6 +64,8 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
         named = named_weights(tensors, config)
         config["eos_token_id"] = ends = stops(told.values, told.architecture, write_tokenizer(path, target))
         (target / "config.json").write_text(json.dumps(config, indent=2))
+        if sampling := generation_json(told):
+            (target / GENERATION).write_text(as_text(sampling))
         _write_card(told.values.get("general.license"), target)
         write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})

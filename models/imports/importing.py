@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.checkpoint import config_policy, pooling, tokenizer_files
+from models.checkpoint import config_policy, generation_defaults, pooling, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
@@ -242,10 +242,13 @@ class _Import:
         config = config_policy.read_json(self._staged / "config.json")
         accepted = config_policy.accept(config)
         (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
+        path = self._staged / GENERATION
+        told = config_policy.read_json(path) if path.exists() else {}
         if accepted.has_encoder:
-            path = self._staged / GENERATION
-            told = config_policy.read_json(path) if path.exists() else {}
-            path.write_text(config_policy.as_text(settle(config, told)))
+            told = settle(config, told)
+            path.write_text(config_policy.as_text(told))
+        if unused := generation_defaults.of_json(told).unused:
+            self._notes.append(f"{GENERATION} without {', '.join(unused)}")
         if accepted.dropped:
             self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
         return accepted

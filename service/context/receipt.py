@@ -92,11 +92,10 @@ class Receipt:
         documents = self.documents_dropped or self.documents_cut
         return bool(self.dropped_tokens or counts.dropped or counts.summarised or documents)
 
-    def with_cached(self, cached_tokens: int, note: str = "") -> Receipt:
+    def with_cached(self, cached_tokens: int, notes: Iterable[str] = ()) -> Receipt:
         """Returns the same receipt with the number of prompt tokens that the engine found in the prefix cache, and with
-        `note` if it is not empty."""
-        notes = (*self.notes, note) if note else self.notes
-        return replace(self, cached_tokens=cached_tokens, notes=notes)
+        `notes` of the answer's."""
+        return replace(self, cached_tokens=cached_tokens, notes=(*self.notes, *notes))
 
     def to_dict(self) -> dict[str, object]:
         """Returns the wire form: docs/api.md, "The context receipt"."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from models.checkpoint import generation_defaults
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import DEFAULT, of_version
 from models.manifest import Manifest
@@ -74,6 +75,8 @@ class Deployment:
         self._decoder_start: tuple[int, ...] = ()
         self.pooling = DEFAULT
         """How the version makes embeddings."""
+        self.generation = generation_defaults.NO_DEFAULTS
+        """How the version's author wants tokens chosen."""
         self._lease: Lease | None = None
         self._started = time.monotonic()
         self._settled = asyncio.Event()
@@ -180,6 +183,7 @@ class Deployment:
     async def _load(self, directory: Path) -> None:
         self._decoder_start = decoder_start(directory)
         self.pooling = of_version(directory)
+        self.generation = generation_defaults.of_version(directory)
         starting = self.engine.start(on_loading=self._note_phase)
         self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
 

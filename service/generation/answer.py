@@ -43,7 +43,7 @@ class Answer:
         self.request = request
         self.deployment = deployment = choice.deployment
         self.rollout = choice.rollout
-        self._note = choice.note
+        self._notes = [note for note in (choice.note, request.sampling_note) if note]
         self.prompt = prompt
         self.max_new_tokens = max_new_tokens
         self.seed = seed
@@ -86,7 +86,7 @@ class Answer:
 
     @property
     def receipt(self) -> Receipt:
-        return self.prompt.receipt.with_cached(self.cached_tokens, self._note)
+        return self.prompt.receipt.with_cached(self.cached_tokens, self._notes)
 
     def context(self) -> dict[str, object]:
         """Returns the receipt in the wire's form, with the inspection where the request wants one."""

@@ -28,6 +28,7 @@ from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
 from service.generation.features import at_version
 from service.generation.guard import Guard
+from service.generation.own_sampling import with_own_sampling
 from service.generation.recollection import Recollection
 from service.generation.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.generation.sequences import deltas_of, merged
@@ -51,7 +52,7 @@ Record = Callable[[Delta], Done]
 
 class Answers:
     """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run; `guard` filters their
-    text."""
+    text. With `own_sampling` a version's own values stand where a request leaves parameters open."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Answers:
         max_in_progress: int,
         guard: Guard | None = None,
         tasks: BackgroundTasks | None = None,
+        own_sampling: bool = True,
     ) -> None:
         tasks = tasks or BackgroundTasks()
         self.deployments = deployments
@@ -70,6 +72,7 @@ class Answers:
         self.admission = Admission(max_in_progress, refused=metrics.rejected)
         self.grammars = GrammarChecker()
         self._guard = guard
+        self._own_sampling = own_sampling
         self._shadows = Shadows(deployments, tasks)
         self.summaries = Summaries(self._answer, conversations, metrics, tasks)
         self._recollection = Recollection(conversations, self.summaries)
@@ -216,6 +219,7 @@ class Answers:
     ) -> tuple[GenerationRequest, Prompt, int]:
         """Returns the request as this version answers it, its prompt, and how many tokens may follow."""
         request = at_version(request, deployment)
+        request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)

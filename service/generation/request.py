@@ -8,6 +8,7 @@ import math
 import time
 from array import array
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from models.checkpoint.pooling import VersionPooling
 from service.context.budget import ContextOptions
@@ -19,6 +20,8 @@ from service.text.reasoning import ReasoningUse
 from service.text.tools import ToolUse
 
 SEED_MASK = (1 << 63) - 1
+CHANCE: Final = "do_sample"
+"""Stands in `GenerationRequest.unset` where the request does not say whether tokens are drawn by chance at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ class Choices:
 class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
-    `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. With `seed` None
+    `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. `unset` names
+    its parameters that the client left open: the version's own values stand in their place, and then `sampling_note`
+    says so. With `seed` None
     the server draws a seed and reports it. `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives
     each token's own logprob and the logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt.
     `best_of` sequences are decoded, and the `n` with the highest mean logprob are returned; a stream needs `best_of` =
@@ -89,6 +94,8 @@ class GenerationRequest:
     source: Source
     model: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    unset: frozenset[str] = frozenset()
+    sampling_note: str = ""
     seed: int | None = None
     ignore_eos: bool = False
     max_new_tokens: int | None = None

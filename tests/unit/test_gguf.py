@@ -24,6 +24,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from models.checkpoint import generation_defaults
 from models.errors import InvalidSource
 from models.imports.importing import import_source
 from models.manifest import Manifest
@@ -313,6 +314,17 @@ def test_an_older_key_and_keys_without_effect(repository: Repository, tmp_path: 
     gguf_files.of_checkpoint(source, path, llama__rope__scale_linear=4.0, llama__rope__dimension_count=16, **neutral)
     config = json.loads((repository.path(imported(repository, path)) / "config.json").read_text())
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+def test_how_the_author_samples_comes_along(repository: Repository, tmp_path: Path) -> None:
+    """What llama.cpp takes as its defaults; the file's fp32 numbers are those that were meant."""
+    source, path = saved(tmp_path / "source", CONFIGS["qwen2"]), tmp_path / "m.gguf"
+    told = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "penalty_repeat": 1.1, "mirostat": 2}
+    gguf_files.of_checkpoint(source, path, **{f"general__sampling__{key}": value for key, value in told.items()})
+    manifest = imported(repository, path)
+    found = generation_defaults.of_version(repository.path(manifest))
+    assert found.sampling == {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.1}
+    assert "generation_config.json without mirostat" in manifest.lineage.recipe
 
 
 @pytest.mark.parametrize("offset", [0, 4, 1 << 40, 2**64 - 4096])

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from models.checkpoint import generation_defaults
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import VersionPooling, of_version
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
@@ -183,6 +184,26 @@ def test_unknown_keys_are_dropped_and_reported(repository: Repository, llama: Pa
     for dropped in ("_name_or_path", "surprise", "_attn_implementation_autoset"):
         assert dropped not in config
         assert dropped in manifest.lineage.recipe
+
+
+def test_how_the_author_samples_is_kept_and_what_nothing_acts_on_is_noted(repository: Repository, llama: Path) -> None:
+    acts = {"do_sample": True, "temperature": 0.6, "top_k": -1, "suppress_tokens": [3]}
+    neutral = {"num_beams": 1, "no_repeat_ngram_size": 0, "begin_suppress_tokens": [], "max_length": 20}
+    unused = {"no_repeat_ngram_size": 3, "begin_suppress_tokens": [7], "forced_eos_token_id": 2, "min_p": "some"}
+    noted = "generation_config.json without min_p 'some', begin_suppress_tokens, forced_eos_token_id, no_repeat"
+    edit_json(llama / "generation_config.json", **acts, **neutral)
+    plain = import_source(repository, str(llama), "demo")
+    assert "generation_config.json" not in plain.lineage.recipe
+    edit_json(llama / "generation_config.json", **unused)
+    manifest = import_source(repository, str(llama), "demo")
+    assert noted in manifest.lineage.recipe
+    found = generation_defaults.of_version(repository.path(manifest))
+    assert (found.sampling, found.is_greedy, found.suppressed) == ({"temperature": 0.6, "top_k": 0}, False, (3,))
+
+
+def test_the_forced_first_token_of_a_decoder_is_not_noted(repository: Repository, tmp_path: Path) -> None:
+    recipe = import_source(repository, str(save_bart(tmp_path / "source")), "demo").lineage.recipe
+    assert "forced_bos_token_id" not in recipe
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"a": 1, "a": 2}', b'{"a":' * 100_000])

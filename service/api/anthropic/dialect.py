@@ -37,7 +37,7 @@ def parse(body: MessagesBody) -> GenerationRequest:
         turn.messages if turn else chat_of(body),
         max_new_tokens=body.max_tokens,
         context=options,
-        sampling=sampling_of(body, temperature=1.0 if body.temperature is None else body.temperature),
+        **sampling_of(body, defaults={"temperature": 1.0}),
         seed=body.seed,
         stop=tuple(body.stop_sequences or ()),
         priority=body.priority or 0,

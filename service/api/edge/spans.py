@@ -38,7 +38,8 @@ COUNTED: Final = (
 def generation_attributes(generation: Generation) -> dict[str, Any]:
     """Returns what is known; counts are sums over all answers. Where no answer began, that is what the client asked
     for."""
-    request, answers = generation.requests[0], generation.opening.answers
+    answers = generation.opening.answers
+    request = answers[0].request if answers else generation.requests[0]
     known = {**_answered(answers), **_served(answers), **_receipt(answers)} if answers else {}
     return {**_asked(request, len(generation.requests)), "gen_ai.request.stream": generation.is_streamed, **known}
 

@@ -15,12 +15,12 @@ from models.repository.disk.journal import timestamp
 from service.api.http.encoding import NDJSON, line
 from service.api.http.errors import ErrorDialect, body_of
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
-from service.api.shared.sampling import sampling_of
+from service.api.shared.sampling import Sampling, sampling_of
 from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
 from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
-from service.engine.protocol.messages import FinishReason, SamplingParams
+from service.engine.protocol.messages import NEUTRAL, FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
 from service.generation.delta import Token
@@ -77,10 +77,9 @@ def _schemas_in(schema: dict[str, Any]) -> Iterator[Any]:
             yield value
 
 
-TEMPERATURE: Final = 0.8
-TOP_K: Final = 40
-TOP_P: Final = 0.9
+DEFAULTS: Final[dict[str, float]] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 """Ollama's defaults, as its documentation gives them; its others switch a field off."""
+PENALTIES: Final = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 DONE_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.CONTENT_FILTER: "stop"}
 """Ollama's word for a finish reason; for the others it is `length`."""
 DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
@@ -106,7 +105,7 @@ def _request(body: OllamaBody, source: Source) -> GenerationRequest:
         id=f"gen-{uuid.uuid4().hex}",
         source=source,
         model=body.model,
-        sampling=_sampling(options),
+        **_sampling(options),
         seed=None if options.seed is None or options.seed < 0 else options.seed,
         max_new_tokens=None if options.num_predict == -1 else options.num_predict,
         max_window=options.num_ctx,
@@ -125,18 +124,12 @@ def _reasoning(think: bool | str | None) -> ReasoningUse | None:
     return ReasoningUse("think", effort=think) if isinstance(think, str) else ReasoningUse("think", think)
 
 
-def _sampling(options: OllamaOptions) -> SamplingParams:
+def _sampling(options: OllamaOptions) -> Sampling:
     """Returns the sampling with Ollama's defaults. Without a look back there is no penalty."""
-    given: dict[str, Any] = {
-        "top_p": TOP_P if options.top_p is None else options.top_p,
-        "top_k": TOP_K if options.top_k is None else options.top_k,
-        "repetition_penalty": options.repeat_penalty,
-    }
+    given: dict[str, Any] = {"repetition_penalty": options.repeat_penalty}
     if options.repeat_last_n == 0:
-        given |= dict.fromkeys(("repetition_penalty", "frequency_penalty", "presence_penalty"))
-    return sampling_of(
-        options, temperature=TEMPERATURE if options.temperature is None else options.temperature, **given
-    )
+        given = {name: NEUTRAL[name] for name in PENALTIES}
+    return sampling_of(options, defaults=DEFAULTS, **given)
 
 
 def _policy(truncate: bool) -> Policy:

@@ -84,8 +84,7 @@ def requests_of(
     alone. A placeholder that is none of `models` counts as no name."""
     n = body.n or 1
     grammar = openai_grammar(body)
-    temperature = 1.0 if body.temperature is None else body.temperature
-    sampling = sampling_of(body, temperature=temperature, min_tokens=body.min_tokens)
+    sampling = sampling_of(body, defaults={"temperature": 1.0}, min_tokens=body.min_tokens)
     model = named_model(body.model, models)
     fields: dict[str, Any] = {"best_of": n, **more}
     return [
@@ -93,7 +92,7 @@ def requests_of(
             id=f"{kind}-{uuid.uuid4().hex}",
             source=source,
             model=model,
-            sampling=sampling,
+            **sampling,
             seed=body.seed,
             ignore_eos=bool(body.ignore_eos),
             max_new_tokens=body.new_tokens,

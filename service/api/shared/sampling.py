@@ -1,18 +1,32 @@
-"""Sampling of a body: the fields that every dialect spells alike, with the values that switch an absent field off."""
+"""Sampling of a body: the fields that every dialect spells alike, and which of them the client has left open."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
-from service.engine.protocol.messages import NEUTRAL, SamplingParams
+from service.engine.protocol.messages import FILTERS, NEUTRAL, SamplingParams
+from service.generation.request import CHANCE
 
 
-def sampling_of(fields: object, *, temperature: float, min_tokens: int | None = None, **given: Any) -> SamplingParams:
-    """Returns the sampling of `fields`, which have the names of `SamplingParams`; None and a missing one are off.
-    Dialects differ in the default of `temperature` and in the name of `min_tokens`, so the caller gives both, and as
-    `given` what a dialect names in its own way."""
-    named = {name: getattr(fields, name, None) for name in NEUTRAL} | given
-    shaping = {name: value for name, value in named.items() if value is not None}
-    shaping |= {"temperature": temperature, "top_k": max(shaping.get("top_k", 0), 0)}
+class Sampling(TypedDict):
+    """Two fields of a generation request."""
+
+    sampling: SamplingParams
+    unset: frozenset[str]
+
+
+def sampling_of(
+    fields: object, *, defaults: dict[str, float], min_tokens: int | None = None, **given: float | None
+) -> Sampling:
+    """Returns the sampling of `fields`, which have the names of `SamplingParams`; None and a missing one are unset.
+    Unset parameters have the dialect's `defaults`, or are off. `given` are those that a dialect names in its own way,
+    and so is `min_tokens`. Chance is left open where neither a temperature nor a filter is given."""
+    named: dict[str, Any] = {name: getattr(fields, name, None) for name in NEUTRAL} | given
+    told = {name: value for name, value in named.items() if value is not None}
+    unset = frozenset(NEUTRAL) - told.keys()
+    is_shaped = "temperature" in told or any(told.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in FILTERS)
+    shaping = {**defaults, **told}
+    shaping["top_k"] = max(shaping.get("top_k", 0), 0)
     bias = getattr(fields, "logit_bias", None) or {}
-    return SamplingParams(min_tokens=min_tokens or 0, logit_bias=tuple(bias.items()), **shaping)
+    params = SamplingParams(min_tokens=min_tokens or 0, logit_bias=tuple(bias.items()), **shaping)
+    return Sampling(sampling=params, unset=unset if is_shaped else unset | {CHANCE})

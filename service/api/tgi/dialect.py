@@ -11,15 +11,14 @@ from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, body_of
 from service.api.shared.chat_schemas import tool_use_of
 from service.api.shared.grammar_schemas import GrammarFields, refuse_beside
-from service.api.shared.sampling import sampling_of
+from service.api.shared.sampling import Sampling, sampling_of
 from service.api.shared.serialiser import Serialiser
 from service.api.tgi import answers as tgi
 from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody
 from service.context.prompt import Chat, Ids, Source, Text
-from service.engine.protocol.messages import SamplingParams
 from service.errors import DosirakError, UnsupportedField
 from service.generation.answer import Answer, Delta
-from service.generation.request import Choices, GenerationRequest, SessionTurn
+from service.generation.request import CHANCE, Choices, GenerationRequest, SessionTurn
 from service.settings import Settings
 from service.text.grammars import Grammar
 
@@ -83,7 +82,7 @@ def _request(
     return GenerationRequest(
         id=f"gen-{uuid.uuid4().hex}",
         source=source,
-        sampling=_sampling(parameters),
+        **_sampling(parameters),
         seed=parameters.seed,
         ignore_eos=bool(parameters.ignore_eos),
         max_new_tokens=parameters.new_tokens or settings.default_max_new_tokens,
@@ -123,12 +122,13 @@ def _refuse_in_streams(parameters: Parameters) -> None:
             raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or send stream false", param=name)
 
 
-def _sampling(parameters: Parameters) -> SamplingParams:
-    """Returns greedy sampling unless `Parameters.samples`. With sampling, `temperature` is 1 where unset, as in TGI; 0
-    stays greedy."""
-    temperature = 1.0 if parameters.temperature is None else parameters.temperature
-    temperature = temperature if parameters.samples else 0.0
-    return sampling_of(parameters, temperature=temperature, min_tokens=parameters.min_new_tokens)
+def _sampling(parameters: Parameters) -> Sampling:
+    """Returns greedy sampling unless `Parameters.samples`, whatever the version's author wants. With sampling,
+    `temperature` is 1 where nobody sets it, as in TGI; 0 stays greedy."""
+    temperature = {"temperature": 1.0 if parameters.samples else 0.0}
+    made = sampling_of(parameters, defaults=temperature, min_tokens=parameters.min_new_tokens)
+    made["unset"] -= {CHANCE} if parameters.samples else {CHANCE, "temperature"}
+    return made
 
 
 class NativeSerialiser(Serialiser):

@@ -24,7 +24,7 @@ def parse(body: ResponseBody, before: tuple[Message, ...] = (), turn: SessionTur
     in its conversation."""
     return replace(
         parse_input(body, before, turn),
-        sampling=sampling_of(body, temperature=1.0 if body.temperature is None else body.temperature),
+        **sampling_of(body, defaults={"temperature": 1.0}),
         seed=body.seed,
         max_new_tokens=body.max_output_tokens,
         logprobs=(body.top_logprobs or 0) if body.include else None,
