@@ -116,7 +116,8 @@ export type ChatLogprobs = { "content": (ChatTokenLogprob)[]; "refusal": null };
 tool's message `tool_call_id` names the call that it is the result of. */
 export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((ToolCallFields)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
 
-/** `bytes` is null for a token that is a part of a character. */
+/** `bytes` are the token's own, also where it is a part of a character, which `token` shows as U+FFFD; null where
+they are not known. */
 export type ChatToken = { "token": string; "logprob": (number | null); "bytes": ((number)[] | null) };
 
 export type ChatTokenLogprob = { "token": string; "logprob": (number | null); "bytes": ((number)[] | null); "top_logprobs": (ChatToken)[] };
@@ -800,7 +801,8 @@ export type TextDone = { "sequence_number": number; "item_id": string; "output_i
 
 export type TextFields = { "format"?: (JsonFormat | null) };
 
-/** Four lists of one length. `text_offset`: characters of the choice's text before the token. */
+/** Four lists of one length. `text_offset`: characters of the choice's text before the token. A token is what it
+adds to that text: of a character's tokens the last one adds it. A control token is told by its name. */
 export type TextLogprobs = { "tokens": (string)[]; "token_logprobs": ((number | null))[]; "top_logprobs": ((Record<string, number> | null))[]; "text_offset": (number)[] };
 
 /** A block of text. */

@@ -64,6 +64,10 @@ class TextStream(Protocol):
         """Returns the text that is certain only if no token follows, in whole characters; it may be empty."""
         ...
 
+    def ahead(self) -> str:
+        """Returns the whole characters of the pushed tokens beyond the results of `push`, as far as they are known."""
+        ...
+
     def finish(self) -> str:
         """Returns the rest. No push may follow."""
         ...
@@ -85,6 +89,9 @@ class ByteStream:
         return self._decoder.decode(self._token_bytes(token_id))
 
     def peek(self) -> str:
+        return ""
+
+    def ahead(self) -> str:
         return ""
 
     def finish(self) -> str:
@@ -133,6 +140,9 @@ class LocalStream:
             return ""
         return self._tail()
 
+    def ahead(self) -> str:
+        return self._run[: len(self._run) - _unfinished(self._run)].decode(errors="replace")
+
     def finish(self) -> str:
         self._pending = self._pending[: len(self._pending) - _unfinished(self._run)]
         return self._tail()
@@ -175,6 +185,9 @@ class WholeStream:
     def peek(self) -> str:
         text = self._before[self._given :]
         return "" if text.endswith(REPLACEMENT) else text
+
+    def ahead(self) -> str:
+        return self._before[self._given :].rstrip(REPLACEMENT)
 
     def finish(self) -> str:
         return self._before[self._given :].rstrip(REPLACEMENT)

@@ -223,5 +223,10 @@ class Tokenizer:
         """Returns a token's text in the middle of an answer, control tokens shown; empty for an unknown id."""
         return self._vocabulary.token_text(token_id)
 
+    def text_bytes(self, token_id: int) -> bytes | None:
+        """Returns the bytes of `token_text`, exact where the token is a part of a character; None where they are not
+        known."""
+        return self._vocabulary.text_bytes(token_id)
+
     def is_special(self, token_id: int) -> bool:
         return token_id in self._vocabulary.special

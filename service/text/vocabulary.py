@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from service.errors import InvalidRequest
 from service.text.files import Json, TokenizerFiles
-from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream, joining, with_bytes
+from service.text.streams import REPLACEMENT, ByteStream, LocalStream, TextStream, WholeStream, joining, with_bytes
 
 LONG_TEXT = 16_384
 """Texts from this number of characters on (about 10 ms) are encoded in a thread. From there on the GIL is released."""
@@ -143,6 +143,17 @@ class Vocabulary:
             return self._token_bytes(id).decode("utf-8", "replace")
         alone = self.decode([id], skip_special_tokens=False)
         return self.decode([id, id], skip_special_tokens=False)[len(alone) :]
+
+    def text_bytes(self, id: int) -> bytes | None:
+        """Returns the bytes of `token_text`, exact where the token is a part of a character; None where they are not
+        known."""
+        if self._steps == {"ByteLevel"}:
+            return self._token_bytes(id)
+        value = self._fallback_byte(id)
+        if value is not None and value >= 0:
+            return bytes([value])
+        text = self.token_text(id)
+        return None if REPLACEMENT in text and REPLACEMENT not in (self.token(id) or "") else text.encode()
 
     def token_bytes(self, id: int) -> bytes | None:
         """Returns what a token adds in the middle of an answer; None for a control token and an id without a token.

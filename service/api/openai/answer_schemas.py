@@ -35,7 +35,8 @@ class ExtraFields(Shown):
 
 
 class ChatToken(Shown):
-    """`bytes` is null for a token that is a part of a character."""
+    """`bytes` are the token's own, also where it is a part of a character, which `token` shows as U+FFFD; null where
+    they are not known."""
 
     token: str
     logprob: float | None
@@ -123,7 +124,8 @@ class ChatChunk(ExtraFields):
 
 
 class TextLogprobs(Shown):
-    """Four lists of one length. `text_offset`: characters of the choice's text before the token."""
+    """Four lists of one length. `text_offset`: characters of the choice's text before the token. A token is what it
+    adds to that text: of a character's tokens the last one adds it. A control token is told by its name."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

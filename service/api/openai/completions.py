@@ -17,6 +17,8 @@ from service.text.streams import TextStream
 
 Row = tuple[int, TokenLogprobs | None]
 """A token and its logprobs: None for the first token of a prompt."""
+Placed = tuple[str, int]
+"""What a token adds to the text, and at which character."""
 
 
 def parse(body: CompletionBody, models: Models) -> list[GenerationRequest]:
@@ -39,25 +41,25 @@ class CompletionSerialiser(OpenAISerialiser):
         super().__init__(body, requests)
         self._echo = bool(body.echo)
         self._prompts: dict[str, str] = {}
-        self._offsets: dict[int, _Offsets] = {}
+        self._placing: dict[int, _Placing] = {}
 
     def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
         prompt, echoed, rows = self._prompt(answer), self._prompt_rows(answer), _rows(sequence.tokens)
-        offsets = [*_Offsets(answer).of(echoed), *_Offsets(answer, len(prompt)).of(rows)]
-        return {"text": prompt + sequence.text, "logprobs": _logprobs(answer, [*echoed, *rows], offsets)}
+        places = [*_Placing(answer).of(echoed), *_Placing(answer, len(prompt)).of(rows)]
+        return {"text": prompt + sequence.text, "logprobs": _logprobs(answer, [*echoed, *rows], places)}
 
     def opening(self, delta: Delta) -> list[dict[str, Any]]:
         if not self._echo:
             return []
         answer, rows = delta.answer, self._prompt_rows(delta.answer)
-        return [{"text": self._prompt(answer), "logprobs": _logprobs(answer, rows, _Offsets(answer).of(rows))}]
+        return [{"text": self._prompt(answer), "logprobs": _logprobs(answer, rows, _Placing(answer).of(rows))}]
 
     def added(self, delta: Delta) -> list[dict[str, Any]]:
         index, rows = self.index(delta), _rows([delta.token] if delta.token else [])
-        offsets = self._offsets.get(index)
-        if offsets is None:
-            offsets = self._offsets[index] = _Offsets(delta.answer, len(self._prompt(delta.answer)))
-        return [{"text": delta.text, "logprobs": _logprobs(delta.answer, rows, offsets.of(rows))}]
+        placing = self._placing.get(index)
+        if placing is None:
+            placing = self._placing[index] = _Placing(delta.answer, len(self._prompt(delta.answer)))
+        return [{"text": delta.text, "logprobs": _logprobs(delta.answer, rows, placing.of(rows))}]
 
     def nothing(self) -> dict[str, Any]:
         return {"text": "", "logprobs": None}
@@ -77,40 +79,47 @@ class CompletionSerialiser(OpenAISerialiser):
         return list(zip(answer.prompt.token_ids, [None, *answer.prompt_logprobs], strict=False))
 
 
-class _Offsets:
-    """Finds where the tokens of a text begin, in characters; the text begins at `offset` of its choice. A token begins
-    behind the text that earlier tokens made certain, so special tokens and bytes inside a character take no room. O(1)
-    a token."""
+class _Placing:
+    """Says what tokens add to a text, and where, in characters; the text begins at `offset` of its choice. A control
+    token has its name and takes no room; of a character's tokens the last one adds it. O(1) a token."""
 
     def __init__(self, answer: Answer, offset: int = 0) -> None:
         self._answer = answer
         self._stream: TextStream = answer.tokenizer.text_stream()
-        self._offset = offset
+        self._certain = offset
 
-    def of(self, rows: Sequence[Row]) -> list[int]:
-        """Returns the offsets of the next tokens. Callers skip this where the request wants no logprobs."""
+    def of(self, rows: Sequence[Row]) -> list[Placed]:
+        """Returns the next tokens' places. Callers skip this where the request wants no logprobs."""
         if self._answer.request.logprobs is None:
             return []
-        found = []
-        for token_id, _ in rows:
-            found.append(self._offset)
-            self._offset += len(self._stream.push(token_id))
-        return found
+        return [self._placed(token_id) for token_id, _ in rows]
+
+    def _placed(self, token_id: int) -> Placed:
+        tokenizer, before = self._answer.tokenizer, len(self._stream.ahead())
+        at = self._certain + before
+        text = self._stream.push(token_id)
+        self._certain += len(text)
+        own = (text + self._stream.ahead())[before:]
+        return own or (tokenizer.token_text(token_id) if tokenizer.is_special(token_id) else ""), at
 
 
 def _rows(tokens: Sequence[Token]) -> list[Row]:
     return [(token.id, TokenLogprobs(token.logprob or 0.0, token.top)) for token in tokens]
 
 
-def _logprobs(answer: Answer, rows: Sequence[Row], offsets: Sequence[int]) -> dict[str, Any] | None:
+def _logprobs(answer: Answer, rows: Sequence[Row], places: Sequence[Placed]) -> dict[str, Any] | None:
     """Returns OpenAI's four parallel lists. With `echo` the prompt's tokens come first; the first of them has no
-    logprob."""
+    logprob. Among the likeliest a token has the text that `tokens` has: evaluations compare both."""
     if answer.request.logprobs is None:
         return None
-    text = answer.tokenizer.token_text
+    name = answer.tokenizer.token_text
+    top = [
+        {own if id == token_id else name(id): value for id, value in known.top} if known else None
+        for (token_id, known), (own, _) in zip(rows, places, strict=True)
+    ]
     return {
-        "tokens": [text(token_id) for token_id, _ in rows],
+        "tokens": [own for own, _ in places],
         "token_logprobs": [known.logprob if known else None for _, known in rows],
-        "top_logprobs": [{text(id): value for id, value in known.top} if known else None for _, known in rows],
-        "text_offset": list(offsets),
+        "top_logprobs": top,
+        "text_offset": [at for _, at in places],
     }

@@ -57,7 +57,7 @@ def with_alternatives(tokenizer: Tokenizer, token: Token) -> dict[str, Any]:
 
 
 def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
-    """Returns a token's logprob object. `bytes` is null for a token that is a part of a character: its bytes are not
-    its text's."""
-    text = tokenizer.token_text(token_id)
-    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
+    """Returns a token's logprob object. The `bytes` of the tokens of one character join to it."""
+    data = tokenizer.text_bytes(token_id)
+    told = None if data is None else list(data)
+    return {"token": tokenizer.token_text(token_id), "logprob": logprob, "bytes": told}
