@@ -39,6 +39,7 @@ from service.text.tokenizer import Tokenizer
 
 __all__ = ["NO_SUMMARY_NOTE", "Chat", "Ids", "Prompt", "Source", "Text", "build_prompt"]
 
+HAS_BOS_NOTE: Final = "the prompt begins with BOS itself, so that no other is added"
 Inspect = Callable[[Receipt], Inspection]
 _OF_CHATS: Final = ("pin", "knowledge", "low_water", "documents_budget", "recall_budget", "summary_budget")
 
@@ -121,7 +122,7 @@ def build_prompt(
         raise InvalidRequest("`truncate` must be at least 1.", param="truncate")
     limits = RawLimits(truncate, None if room is None else min(room, budget.limit))
     if isinstance(source, Text):
-        return _text_prompt(tokenizer, budget, source.text, limits)
+        return _text_prompt(tokenizer, budget, source, limits)
     return _ids_prompt(tokenizer, budget, source.token_ids, limits)
 
 
@@ -219,9 +220,10 @@ def _require_some(count: int, param: str) -> None:
         raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
 
 
-def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, limits: RawLimits) -> Prompt:
-    composed, notes = nfc(text)
-    encoded = tokenizer.encode_text(composed)
+def _text_prompt(tokenizer: Tokenizer, budget: Budget, source: Text, limits: RawLimits) -> Prompt:
+    composed, notes = nfc(source.text)
+    encoded = tokenizer.encode_text(composed, add_special_tokens=source.add_special_tokens)
+    notes = (*notes, HAS_BOS_NOTE) if encoded.has_bos else notes
     _require_some(encoded.count, "inputs")
     kept = limits.kept(encoded.count)
     budget.require(kept, "inputs")

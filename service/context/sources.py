@@ -97,9 +97,10 @@ NO_PAST: Final = Past()
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A raw prompt; gets the tokenizer's own special tokens."""
+    """A raw prompt; gets the tokenizer's own special tokens, unless it is to have none."""
 
     text: str
+    add_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)

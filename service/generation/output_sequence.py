@@ -93,6 +93,7 @@ class OutputSequence:
             request.stop,
             include_stop=request.include_stop,
             ignore_stop_until=request.sampling.min_tokens,
+            skip_special_tokens=request.skip_special_tokens,
             shown=self._readers.shown,
             boundary=self._readers.boundary,
         )

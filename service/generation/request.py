@@ -110,6 +110,7 @@ class GenerationRequest:
     template_variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
+    skip_special_tokens: bool = True
     n: int = 1
     best_of: int = 1
     logprobs: int | None = None

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Encoding
@@ -34,20 +35,25 @@ _OWNERS = 64
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """A raw text's tokens. `ids` and `added` build lists of `count` items."""
+    """A raw text's tokens. `ids` and `added` build lists of `count` items. Where the text itself begins with BOS, as a
+    prompt that a client rendered does, the tokenizer's own one is left out: `has_bos`."""
 
     encoding: Encoding
+    has_bos: bool = False
 
     @property
     def count(self) -> int:
-        return len(self.encoding)
+        return len(self.encoding) - self.has_bos
 
     def ids(self) -> list[int]:
-        return self.encoding.ids
+        return self.encoding.ids[self.has_bos :]
 
     def added(self) -> list[bool]:
         """Returns True for each token that the text does not hold, such as BOS."""
-        return [mask == 1 for mask in self.encoding.special_tokens_mask]
+        return [mask == 1 for mask in self.encoding.special_tokens_mask[self.has_bos :]]
+
+    def offsets(self) -> list[tuple[int, int]]:
+        return self.encoding.offsets[self.has_bos :]
 
 
 class Tokenizer:
@@ -152,23 +158,29 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Returns the ids of a text. Raises InvalidRequest for a lone surrogate. Call it in a thread from LONG_TEXT
         characters on."""
-        require_text(text, "inputs")
-        return self._vocabulary.encode(text, add_special_tokens=add_special_tokens).ids
+        return self.encode_text(text, add_special_tokens=add_special_tokens).ids()
 
-    def encode_text(self, text: str) -> EncodedText:
+    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> EncodedText:
         """Encodes as `encode`. The result has a count before any list is made, and marks the tokens that the tokenizer
         adds."""
         require_text(text, "inputs")
-        return EncodedText(self._vocabulary.encode(text, add_special_tokens=True))
+        encoding = self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
+        bos = self._named.get("bos_token")
+        if not (bos and add_special_tokens and self._adds_bos and text.startswith(bos)):
+            return EncodedText(encoding)
+        return EncodedText(encoding, has_bos=encoding.token_to_chars(1) == (0, len(bos)))
+
+    @cached_property
+    def _adds_bos(self) -> bool:
+        return self._vocabulary.encode("", add_special_tokens=True).ids[:1] == [self.bos_token_id]
 
     def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> list[tuple[int, str, int, int]]:
         """Returns (id, text, start, stop) per token, in characters. `text` is the slice; an added token has its own
         text and start = stop = 0. Tokens that share one character (bytes of an emoji) share its slice."""
-        require_text(text, "inputs")
-        encoding = self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
+        encoded = self.encode_text(text, add_special_tokens=add_special_tokens)
         return [
             (id, text[start:stop] if stop > start else self._vocabulary.token(id) or "", start, stop)
-            for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            for id, (start, stop) in zip(encoded.ids(), encoded.offsets(), strict=True)
         ]
 
     def render_chat(

@@ -131,8 +131,17 @@ def test_raw_text_keeps_its_control_tokens(tmp_path: Path) -> None:
     ids = tokenizer.encode("a</s>")
     assert [tokenizer.token(id) for id in ids] == ["<s>", "▁a", "</s>"]
     assert tokenizer.encode("a</s>", add_special_tokens=False) == ids[1:]
-    encoded = tokenizer.encode_text("<s>a")
-    assert (encoded.count, encoded.added()) == (3, [True, False, False])
+
+
+@pytest.mark.parametrize("text", ["<s>a", "<s><s>a", "<s>", "<s> a", "<sa", "a<s>", ""])
+def test_bos_comes_once_where_the_text_begins_with_it(tmp_path: Path, text: str) -> None:
+    tokenizer = load(tmp_path, llama())
+    plain, encoded = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode_text(text)
+    has_bos = text.startswith("<s>")
+    assert encoded.ids() == (plain if has_bos else [tokenizer.bos_token_id, *plain])
+    assert encoded.added() == ([] if has_bos else [True]) + [False] * len(plain)
+    assert (encoded.has_bos, encoded.count) == (has_bos, len(encoded.ids()))
+    assert [id for id, *_ in tokenizer.encode_with_offsets(text)] == encoded.ids()
 
 
 def test_offsets_are_characters(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from service.api.openai.dialect import Models, OpenAISerialiser, requests_of
 from service.api.openai.schemas import CompletionBody
+from service.context.prompt import Ids, Source, Text
 from service.engine.protocol.messages import TokenLogprobs
 from service.generation.answer import Answer, Delta
 from service.generation.delta import Token
@@ -25,13 +27,19 @@ def parse(body: CompletionBody, models: Models) -> list[GenerationRequest]:
     """Returns one request for each prompt. `models`: see `requests_of`."""
     return requests_of(
         body,
-        body.prompt,
+        [_source(each, body) for each in body.prompt],
         models,
         kind="cmpl",
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         best_of=body.best_of or body.n or 1,
     )
+
+
+def _source(source: Text | Ids, body: CompletionBody) -> Source:
+    if isinstance(source, Ids):
+        return source
+    return replace(source, add_special_tokens=body.add_special_tokens is not False)
 
 
 class CompletionSerialiser(OpenAISerialiser):
@@ -65,12 +73,14 @@ class CompletionSerialiser(OpenAISerialiser):
         return {"text": "", "logprobs": None}
 
     def _prompt(self, answer: Answer) -> str:
-        """Returns the echoed prompt as the model saw it, without the special tokens that the tokenizer added. Decodes
+        """Returns the echoed prompt as the model saw it, without control tokens unless the request wants them. Decodes
         it once."""
         if not self._echo:
             return ""
         if answer.request.id not in self._prompts:
-            self._prompts[answer.request.id] = answer.tokenizer.decode(answer.prompt.token_ids)
+            skip = answer.request.skip_special_tokens
+            text = answer.tokenizer.decode(answer.prompt.token_ids, skip_special_tokens=skip)
+            self._prompts[answer.request.id] = text
         return self._prompts[answer.request.id]
 
     def _prompt_rows(self, answer: Answer) -> list[Row]:
@@ -85,7 +95,7 @@ class _Placing:
 
     def __init__(self, answer: Answer, offset: int = 0) -> None:
         self._answer = answer
-        self._stream: TextStream = answer.tokenizer.text_stream()
+        self._stream: TextStream = answer.tokenizer.text_stream(answer.request.skip_special_tokens)
         self._certain = offset
 
     def of(self, rows: Sequence[Row]) -> list[Placed]:

@@ -100,6 +100,7 @@ def requests_of(
             stop=tuple(body.stop or ()),
             grammar=grammar,
             include_stop=bool(body.include_stop_str_in_output),
+            skip_special_tokens=body.skip_special_tokens is not False,
             n=n,
             priority=body.priority or 0,
             deadline_ms=body.deadline_ms,

@@ -49,7 +49,7 @@ LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "session_id": (None,),
     "store": (None, False),
     "service_tier": (None, "auto", "default"),
-    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True, False),
     **dict.fromkeys(
         (
             "lora_path",
@@ -97,6 +97,7 @@ class OpenAISampling(SamplingFields):
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS, description="0 or -1: off.")] | None = None
     include_stop_str_in_output: bool | None = None
+    skip_special_tokens: Annotated[bool | None, Field(description="false: control tokens have their text.")] = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaJson | None = None
@@ -125,6 +126,7 @@ class ChatBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {
         **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field not in ("session_id", "store")},
         "modalities": (None, ["text"]),
+        "add_special_tokens": (None, False),
         **dict.fromkeys(
             (
                 "functions",
@@ -138,6 +140,9 @@ class ChatBody(OpenAISampling):
             ),
             NOTHING,
         ),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "add_special_tokens": "cannot act: a chat's template writes its special tokens; remove it"
     }
     messages: Messages
     store: Annotated[bool | None, Field(description="Keeps the completion, so that it can be read again.")] = None
@@ -219,6 +224,9 @@ Prompts = Annotated[
 class CompletionBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {**LATER_EVERYWHERE, "suffix": (None, "")}
     prompt: Prompts
+    add_special_tokens: Annotated[
+        bool | None, Field(description="false: a text gets no BOS or EOS of the tokenizer's. Ids never do.")
+    ] = None
     max_tokens: Annotated[int | None, Field(ge=0, le=MAX_TOKENS, description="0 only with `echo`.")] = None
     best_of: Sequences | None = None
     echo: bool | None = None

@@ -19,6 +19,7 @@ from tests.api.fields.native import (
     engine,
     holds,
 )
+from tests.fake_service import REPLY
 
 CHOSEN: Final = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
 VALUED: Final = {"response_format": {"type": "json", "value": {}}}
@@ -57,6 +58,7 @@ SAMPLING: Final[tuple[Case, ...]] = (
     engine("top_n_sigma", 1.5, "top_n_sigma"),
     engine("repetition_penalty", 1.3, "repetition_penalty"),
     acts("include_stop_str_in_output", True, "answer.choices.0", said("안녕하세요, 도시락 하나"), stop=["하나"]),
+    acts("skip_special_tokens", False, "answer.choices.0", said(f"{REPLY}<|im_end|>"), include_stop_str_in_output=True),
     acts("response_format.type", "json_object", "engine.grammar", bool, response_format={"type": "text"}),
     notes("response_format.json_schema.name", "b", 5, **CHOSEN),
     notes("response_format.json_schema.description", "says so", 5, **CHOSEN),
@@ -124,6 +126,7 @@ COMPLETION: Final = Table(
         *under("context.", RAW),
         acts("prompt", "salmon", "engine.prompt", holds("salmon")),
         engine("max_tokens", 3, "max_tokens"),
+        notes("add_special_tokens", False, 5),
         acts("best_of", 3, "engines"),
         acts("echo", True, "answer.choices.0.text", lambda text: str(text).startswith("hello")),
         acts("logprobs", 2, "engine.logprobs"),
