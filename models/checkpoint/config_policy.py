@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from models.checkpoint import strict_json
 from models.errors import InvalidSource
 
 MAX_JSON_BYTES = 16 << 20
@@ -24,6 +25,11 @@ PACKING: Final = "quantization_config"
 MXFP4: Final = "mxfp4"
 _POSITIVE: Final = frozenset({"rope_theta", "rotary_emb_base", "rope_local_base_freq", "factor"})
 """Keys of numbers that a model divides by or takes the logarithm of; epsilons are found by their endings."""
+_MOST: Final = {
+    "layers": 1_000, "layer": 1_000, "heads": 10_000, "head": 10_000, "experts": 10_000,
+    "positions": 1 << 31, "embeddings": 1 << 31,
+}  # fmt: skip
+"""The largest number of a key by its last word. A model is built of as many parts before its weights are looked at."""
 _READ: Final = ("awq", "gptq", MXFP4)
 """The ways of packing whose weights an import makes plain."""
 _QUANTIZED = {PACKING, "compression_config"}
@@ -69,9 +75,9 @@ def parse_json(data: bytes, where: str) -> dict[str, object]:
     if len(data) > MAX_JSON_BYTES:
         raise InvalidSource(f"{where} is larger than {MAX_JSON_BYTES >> 20} MiB")
     try:
-        value = json.loads(data, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise InvalidSource(f"{where} is not acceptable JSON: {str(error)[:120]}") from None
+        value = strict_json.loads(data)
+    except ValueError as error:
+        raise InvalidSource(f"{where} {str(error)[:160]}") from None
     if not isinstance(value, dict):
         raise InvalidSource(f"{where} must hold a JSON object")
     return value
@@ -137,6 +143,11 @@ def _refuse_unusable(value: object) -> None:
         is_positive = isinstance(key, str) and (key in _POSITIVE or key.endswith(("_eps", "epsilon")))
         if is_positive and isinstance(item, int | float) and not 0 < item < math.inf:
             raise InvalidSource(f"config.json has {item} as {str(key)[:80]!r}, which must be a number above 0")
+        most = _MOST.get(key.rpartition("_")[2], math.inf) if isinstance(key, str) else math.inf
+        if isinstance(item, int) and item > most:
+            raise InvalidSource(
+                f"config.json has {str(item)[:20]} as {str(key)[:80]!r}, and at most {most:,} are accepted"
+            )
         _refuse_unusable(item)
 
 
@@ -164,12 +175,3 @@ def _allowed_keys(model_type: str) -> set[str]:
     own = {field.name for field in fields(config_class) if not field.name.startswith("_")}
     renamed = config_class.attribute_map
     return own | set(renamed) | set(renamed.values()) | _LEGACY
-
-
-def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {key[:80]!r} is there twice")
-        result[key] = value
-    return result

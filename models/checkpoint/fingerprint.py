@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from models.checkpoint.gguf_parts import parts_of
 from models.checkpoint.pooling import POOLING_CONFIG
 
 _DIGITS: Final = 16
@@ -13,14 +14,14 @@ _DIGITS: Final = 16
 
 def fingerprint(source: Path) -> str:
     """Returns 16 hex digits that change when a file of the directory, or the file itself, is added, removed, written or
-    replaced. Of sub-directories only the file that an import reads counts. Another place has others, whatever it holds.
-    The change time is among what counts: no program can set it back."""
+    replaced. Of sub-directories only the file that an import reads counts; of a GGUF model in parts all parts do.
+    Another place has others, whatever it holds. The change time is among what counts: no program can set it back."""
     source = source.resolve()
     digest = hashlib.sha256(str(source).encode(errors="surrogateescape"))
-    for path in [*sorted(source.iterdir()), source / POOLING_CONFIG] if source.is_dir() else [source]:
+    for path in [*sorted(source.iterdir()), source / POOLING_CONFIG] if source.is_dir() else parts_of(source):
         if path.is_file():
             told = path.stat()
-            name = str(path.relative_to(source)) if path != source else path.name
+            name = str(path.relative_to(source)) if source in path.parents else path.name
             facts = (name, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino)
             digest.update(repr(facts).encode(errors="surrogateescape"))
     return digest.hexdigest()[:_DIGITS]

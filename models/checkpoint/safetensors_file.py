@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from models.checkpoint import strict_json
 from models.errors import InvalidSource
 
 WEIGHTS = "model.safetensors"
@@ -57,7 +58,7 @@ def read_header(path: Path) -> list[Tensor]:
         if len(raw) > MAX_TENSORS:
             raise _Malformed(f"lists {len(raw):,} tensors; at most {MAX_TENSORS:,} are accepted")
         return _covering([_tensor(name, entry) for name, entry in raw.items()], data_bytes)
-    except (_Malformed, RecursionError) as error:
+    except _Malformed as error:
         raise InvalidSource(f"{path.name} is not an acceptable safetensors file: its header {error}") from None
 
 
@@ -88,21 +89,12 @@ def _raw_header(stream: BinaryIO) -> tuple[dict[str, object], int]:
     if total < 8 or length > min(MAX_HEADER_BYTES, total - 8):
         raise _Malformed(f"is said to have {length:,} bytes: larger than 16 MiB or than the file")
     try:
-        raw = json.loads(stream.read(length).decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except ValueError:
-        raise _Malformed("is not UTF-8 JSON") from None
+        raw = strict_json.loads(stream.read(length), _no_constant)
+    except ValueError as error:
+        raise _Malformed(str(error)[:160]) from None
     if not isinstance(raw, dict):
         raise _Malformed("is not a JSON object")
     return raw, total - 8 - length
-
-
-def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in pairs:
-        if key in result:
-            raise _Malformed(f"has the key {key[:80]!r} twice")
-        result[key] = value
-    return result
 
 
 def _no_constant(text: str) -> object:

@@ -3,6 +3,7 @@
 A foreign tokenizer may be built to waste time or memory. So the first load runs in a child, where both are limited.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def convert_slow(directory: Path) -> None:
 
 def check_ids(directory: Path) -> None:
     """Raises InvalidSource for a token that the files of a slow tokenizer name, and whose id is another one now."""
-    made: Any = read_json(directory / TOKENIZER)
+    made: Any = json.loads((directory / TOKENIZER).read_bytes())  # of the library, so that its size is no matter
     vocabulary = made["model"]["vocab"]
     if isinstance(vocabulary, list):  # pieces of a unigram model, each with its score
         vocabulary = {piece: id for id, (piece, _) in enumerate(vocabulary)}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from models.checkpoint.block_types import TYPES
 from models.errors import InvalidSource
+from models.imports import gguf_head
 from models.imports.gguf_weights import Source, named_weights, unpermuted
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
-
+    from models.imports.gguf_head import GgufTensor
     from models.weights.blocks import BlockWeight
 
 _FUSED: Final = ("gpt-oss",)
@@ -28,13 +28,13 @@ _HALVES: Final = {"Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2)
 _INFINITY: Final = 0x7C00
 
 
-def why_no_blocks(architecture: str, tensors: Mapping[str, ReaderTensor]) -> str:
+def why_no_blocks(architecture: str, tensors: Mapping[str, GgufTensor]) -> str:
     """Returns why the matrices of a GGUF file are not computed as they are; "" if they are."""
     if architecture in _FUSED:
         return f"experts of {architecture} are not computed in blocks"
     may_be_floats = (_ROUTER, _EMBEDDING) if _HEAD in tensors else _ROUTER  # a tied embedding is the head
     matrices = {name: tensor for name, tensor in tensors.items() if len(tensor.shape) > 1}
-    kinds = {tensor.tensor_type.name for name, tensor in matrices.items() if not name.endswith(may_be_floats)}
+    kinds = {tensor.type.name for name, tensor in matrices.items() if not name.endswith(may_be_floats)}
     if others := sorted(kinds - set(TYPES)):
         return f"it has matrices in {', '.join(others)}, and blocks are computed in {', '.join(TYPES)}"
     return ""
@@ -43,14 +43,11 @@ def why_no_blocks(architecture: str, tensors: Mapping[str, ReaderTensor]) -> str
 def block_weights(path: Path, config: Mapping[str, Any]) -> dict[str, BlockWeight]:
     """Returns the weights that are blocks, by transformers' modules, of a file that was unpacked with this config.json.
     Raises InvalidSource for a scale that is no number."""
-    from gguf import GGUFReader
-
-    reader = GGUFReader(path)
-    is_llama = reader.fields["general.architecture"].contents() == "llama"
-    undo = unpermuted(config) if is_llama else {}
+    model = gguf_head.read(path)
+    undo = unpermuted(config) if model.values["general.architecture"] == "llama" else {}
     found: dict[str, BlockWeight] = {}
-    for name, source in named_weights({tensor.name: tensor for tensor in reader.tensors}, config).items():
-        if isinstance(source, Source) and source.tensor.tensor_type.name in TYPES:
+    for name, source in named_weights(model.tensors, config).items():
+        if isinstance(source, Source) and source.tensor.type.name in TYPES:
             weight, module = _blocks(source), name.removesuffix(".weight")
             restore = undo.get(module.rpartition(".")[2])
             found[module] = type(weight)(restore(weight.data), weight.type) if restore else weight
@@ -64,7 +61,7 @@ def _blocks(source: Source) -> BlockWeight:
 
     from models.weights.blocks import BlockWeight
 
-    tensor, kind = source.tensor, source.tensor.tensor_type
+    tensor, kind = source.tensor, source.tensor.type
     outputs, depth = source.shape
     inputs, size = GGML_QUANT_SIZES[kind]
     rows: Any = np.asarray(tensor.data).reshape(-1, outputs, depth // inputs * size)[source.expert or 0]

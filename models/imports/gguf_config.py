@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from models.errors import InvalidSource
-from models.imports.gguf_weights import ROTARY_FACTORS, dequantized, shape_of
+from models.imports.gguf_weights import ROTARY_FACTORS, dequantized
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
+    from models.imports.gguf_head import GgufTensor
 
 ARCHITECTURES: Final = {
     "llama": "LlamaForCausalLM",
@@ -116,7 +116,7 @@ class Metadata:
                 )
 
 
-def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
+def config_json(told: Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, Any]:
     """Returns the content of config.json. Raises InvalidSource for what is missing, damaged or not known."""
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
     if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
@@ -136,7 +136,7 @@ def config_json(told: Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str
         "max_position_embeddings": told.size("context_length"),
         "rms_norm_eps": _decimal(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
         "rope_theta": _decimal(told.own("rope.freq_base", 10000.0)),
-        "vocab_size": shape_of(tensors["token_embd.weight"])[0],
+        "vocab_size": tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in tensors,
         "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
@@ -165,13 +165,13 @@ def generation_json(told: Metadata) -> dict[str, Any]:
     }
 
 
-def _plain(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     if told.own("expert_count"):
         return {"hidden_act": "silu"} | _experts(told)
     return {"hidden_act": "silu"}
 
 
-def _llama(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _llama(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     own = _plain(told, tensors, config)
     if window := told.own("attention.sliding_window"):
         own = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window} | own
@@ -202,11 +202,11 @@ def _experts(told: Metadata) -> dict[str, Any]:
     raise InvalidSource("the file is a mixture of experts of another kind than Qwen3-MoE's and Mixtral's")
 
 
-def _gemma(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     return {"hidden_act": "gelu_pytorch_tanh"}
 
 
-def _gemma2(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma2(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     _require_one_theta(told)
     return {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -218,7 +218,7 @@ def _gemma2(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping
     }
 
 
-def _gemma3(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers with a window have rotary positions of their own, never scaled. A file without a window is of a model
     whose layers all look back to the start."""
     window, capping = told.own("attention.sliding_window", 0), told.own("final_logit_softcapping")
@@ -234,7 +234,7 @@ def _gemma3(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping
     }
 
 
-def _gpt_oss(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt_oss(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """The clamped activation's two numbers are in no file; llama.cpp and the library have the same."""
     _require_one_theta(told)
     if told.own("expert_gating_func", _SOFTMAX_OF_CHOSEN) != _SOFTMAX_OF_CHOSEN:
@@ -254,7 +254,7 @@ def _gpt_oss(told: Metadata, tensors: Mapping[str, ReaderTensor], config: Mappin
     }
 
 
-_OF_FAMILY: Final[Mapping[str, Callable[[Metadata, Mapping[str, ReaderTensor], Mapping[str, Any]], dict[str, Any]]]] = {
+_OF_FAMILY: Final[Mapping[str, Callable[[Metadata, Mapping[str, GgufTensor], Mapping[str, Any]], dict[str, Any]]]] = {
     "llama": _llama,
     "gemma": _gemma,
     "gemma2": _gemma2,
@@ -307,7 +307,7 @@ def _decimal(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _rope_scaling(told: Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rope_scaling(told: Metadata, factors: GgufTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
     for key, without in _UNKNOWN_SCALINGS.items():
         if told.own(key, without) != without:

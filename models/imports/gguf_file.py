@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.decoder_start import GENERATION
+from models.checkpoint.gguf_parts import present_parts
 from models.errors import InvalidSource
+from models.imports import gguf_head
 from models.imports.gguf_blocks import why_no_blocks
 from models.imports.gguf_config import ARCHITECTURES, Metadata, config_json, generation_json
+from models.imports.gguf_head import GgufTensor
 from models.imports.gguf_tokenizer import stops, write_tokenizer
 from models.imports.gguf_weights import named_weights, write_weights
 from models.progress import Progress, silent
 from models.repository.disk.staging import sha256_of
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
-
     from models.weights.skeleton import Skeleton
 
 SUFFIX: Final = ".gguf"
@@ -58,8 +59,7 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
     of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not served from GGUF."""
     with _readable(path):
         progress(0.0, f"reading {path.name}")
-        told = _metadata(path)
-        tensors = _tensors(path)
+        told, tensors = _read(path)
         config = config_json(told, tensors)
         named = named_weights(tensors, config)
         config["eos_token_id"] = ends = stops(told.values, told.architecture, write_tokenizer(path, target))
@@ -68,8 +68,9 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
             (target / GENERATION).write_text(as_text(sampling))
         _write_card(told.values.get("general.license"), target)
         write_weights(named, config, told.architecture, target, progress)
-    formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    notes = [f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"]
+    formats = sorted({tensor.type.name for tensor in tensors.values()})
+    digests = ", ".join(sha256_of(each) for each in present_parts(path))
+    notes = [f"from GGUF of sha256 {digests}", f"tensors in {', '.join(formats)}, dequantized"]
     if told.values.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.pre" not in told.values:
         notes.append("the file does not say how text is split, so that llama.cpp's default is taken")
     if ends is None:
@@ -81,7 +82,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     """Returns the config.json of the model in a GGUF file, and why its blocks are not computed as they are. Raises
     InvalidSource as `unpack` does."""
     with _readable(path):
-        told, tensors = _metadata(path), _tensors(path)
+        told, tensors = _read(path)
         return config_json(told, tensors), why_no_blocks(told.architecture, tensors)
 
 
@@ -93,7 +94,9 @@ def skeleton_of(path: Path) -> tuple[Skeleton, str]:
     with TemporaryDirectory() as directory:
         config, no_blocks = read(path)
         Path(directory, "config.json").write_text(as_text(config))
-        return replace(build(Path(directory)), file_bytes=path.stat().st_size), no_blocks
+        return replace(
+            build(Path(directory)), file_bytes=sum(each.stat().st_size for each in present_parts(path))
+        ), no_blocks
 
 
 def _write_card(license: object, target: Path) -> None:
@@ -111,34 +114,15 @@ def _readable(path: Path) -> Iterator[None]:
         raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
 
 
-def _metadata(path: Path) -> Metadata:
-    """Raises InvalidSource for an architecture that is not served, and any of _MALFORMED for a head that is damaged."""
-    from transformers.integrations.gguf.reader import read_gguf_metadata
-
-    values, _ = read_gguf_metadata(str(path))
-    told = Metadata(values, str(values["general.architecture"]))
-    if told.architecture not in ARCHITECTURES:
-        served = ", ".join(ARCHITECTURES)
+def _read(path: Path) -> tuple[Metadata, Mapping[str, GgufTensor]]:
+    """Raises InvalidSource for a damaged head and for an architecture that is not served."""
+    model = gguf_head.read(path)
+    architecture = model.values.get("general.architecture")
+    if architecture is None:
+        raise InvalidSource(f"{path.name} has no general.architecture: fetch the file again")
+    if architecture not in ARCHITECTURES:
         raise InvalidSource(
-            f"{path.name} is of the architecture {told.architecture[:40]!r}; from GGUF there are {served}: import the "
-            "safetensors checkpoint that it was made of"
+            f"{path.name} is of the architecture {str(architecture)[:40]!r}; from GGUF there are "
+            f"{', '.join(ARCHITECTURES)}: import the safetensors checkpoint that it was made of"
         )
-    return told
-
-
-def _tensors(path: Path) -> dict[str, ReaderTensor]:
-    """Returns the tensors by llama.cpp's names. `_metadata` must have read the whole head before: its reader stops
-    where the file ends."""
-    from gguf import GGUFReader
-
-    file = GGUFReader(path)
-    expected = 0
-    for tensor in file.tensors:
-        offset = int(tensor.field.parts[-1][0])
-        if offset != expected:
-            raise InvalidSource(
-                f"{path.name} is damaged: its tensor {tensor.name[:80]!r} begins at byte {offset:,} of the data and "
-                f"should at {expected:,}; fetch the file again"
-            )
-        expected += -(-int(tensor.n_bytes) // int(file.alignment)) * int(file.alignment)
-    return {tensor.name: tensor for tensor in file.tensors}
+    return Metadata(model.values, architecture), model.tensors

@@ -16,8 +16,9 @@ from models.errors import InvalidSource
 from models.progress import Progress
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
     from torch import Tensor
+
+    from models.imports.gguf_head import GgufTensor
 
 _ROUTER: Final = "ffn_gate_inp"
 _WHOLE: Final = {
@@ -63,20 +64,16 @@ _NOT_A_NUMBER: Final = 255
 ROTARY_FACTORS: Final = "rope_freqs.weight"
 
 
-def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
-    return tuple(int(size) for size in reversed(tensor.shape))
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """A weight's tensor in the file, and its number among the experts in it, if it is one's."""
 
-    tensor: ReaderTensor
+    tensor: GgufTensor
     expert: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return shape_of(self.tensor)[0 if self.expert is None else 1 :]
+        return self.tensor.shape[0 if self.expert is None else 1 :]
 
     def read(self) -> Tensor:
         """Returns the weight in fp32."""
@@ -89,17 +86,17 @@ class Fused:
     and up have its outputs in turn. Raises InvalidSource for parts of different shapes, or of another number of
     dimensions."""
 
-    parts: tuple[ReaderTensor, ...]
+    parts: tuple[GgufTensor, ...]
     is_bias: bool
 
     def __post_init__(self) -> None:
-        shapes = {shape_of(part) for part in self.parts}
+        shapes = {part.shape for part in self.parts}
         if len(shapes) > 1 or len(min(shapes)) != (2 if self.is_bias else 3):
             raise InvalidSource(f"{self.parts[0].name} has shapes that do not fit: {sorted(shapes)}")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        experts, outputs, *inputs = shape_of(self.parts[0])
+        experts, outputs, *inputs = self.parts[0].shape
         return (experts, *inputs, outputs * len(self.parts))
 
     def read(self) -> Tensor:
@@ -179,7 +176,7 @@ def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def named_weights(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, Source | Fused]:
+def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Source | Fused]:
     """Returns the tensors by transformers' names, each expert's by itself or fused, as the family's files have them.
     Raises InvalidSource for a tensor that the architecture does not have."""
     from models.weights import experts
@@ -195,7 +192,7 @@ def named_weights(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]
         block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
         if names and not names.fused and block and block[2] in _OF_EXPERTS:
             part = getattr(names, _OF_EXPERTS[block[2]])
-            modules = names.parts(f"model.layers.{block[1]}.", shape_of(tensor)[0], part)
+            modules = names.parts(f"model.layers.{block[1]}.", tensor.shape[0], part)
             found |= {f"{module}.weight": Source(tensor, number) for number, module in enumerate(modules)}
         elif names and not names.fused and block and block[2] == _ROUTER:
             found[f"{names.router_of(f'model.layers.{block[1]}.')}.weight"] = Source(tensor)
@@ -204,7 +201,7 @@ def named_weights(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]
     return found
 
 
-def _fused(left: dict[str, ReaderTensor], layer: int) -> dict[str, Source | Fused]:
+def _fused(left: dict[str, GgufTensor], layer: int) -> dict[str, Source | Fused]:
     """Takes what makes a layer's fused tensors and its sinks out of `left`. Returns them by transformers' names."""
     found: dict[str, Source | Fused] = {}
     for fused, parts in _FUSED.items():
@@ -241,17 +238,17 @@ def unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tensor
     }
 
 
-def dequantized(tensor: ReaderTensor, number: int | None = None) -> Tensor:
+def dequantized(tensor: GgufTensor, number: int | None = None) -> Tensor:
     """Returns a tensor, or the one of this number in it, in fp32. Raises InvalidSource for a scale that is no
     number."""
     import numpy as np
     import torch
     from gguf import dequantize
 
-    shape, data = shape_of(tensor), tensor.data
+    shape, data = tensor.shape, tensor.data
     if number is not None:
         shape, data = shape[1:], data.reshape(shape[0], -1, data.shape[-1])[number]
-    if tensor.tensor_type.name == "MXFP4" and (data.reshape(-1, _MXFP4_BYTES)[:, 0] == _NOT_A_NUMBER).any():
+    if tensor.type.name == "MXFP4" and (data.reshape(-1, _MXFP4_BYTES)[:, 0] == _NOT_A_NUMBER).any():
         raise InvalidSource(f"{tensor.name} has a scale that is no number; the file is damaged")
-    values = np.require(dequantize(data, tensor.tensor_type), np.float32, ["C", "W"])
+    values = np.require(dequantize(data, tensor.type), np.float32, ["C", "W"])
     return torch.from_numpy(values).view(shape)

@@ -4,6 +4,7 @@ transformers' own classes build it on the meta device. So it costs no memory and
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from models.weights.shapes import HADAMARD_BYTES, int4_bytes
 _RELATIVE_POSITIONS = 512
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2}
 _SCALE_BYTES = 4
+_IDENTITY = {"model_type", "architectures"}
 _OLD_FREQUENCIES = r"rotary_emb\.inv_freq$"
 
 
@@ -126,15 +128,23 @@ def family_of(config: PreTrainedConfig) -> Any:
 
 
 def build(directory: Path) -> Skeleton:
-    """The skeleton of the checked `config.json` in `directory`. Raises InvalidSource when it cannot be built."""
+    """The skeleton of the checked `config.json` in `directory`. Raises InvalidSource, which names the key at fault,
+    when it cannot be built."""
+    told = read_json(directory / "config.json")
     try:
-        config = config_of(directory)
-        with torch.device("meta"):
-            model: PreTrainedModel = family_of(config).from_config(config, trust_remote_code=False)
+        return _built(told)
+    except InvalidSource:
+        raise
     except Exception as error:  # transformers raises anything for a configuration it cannot build
-        raise InvalidSource(
-            f"config.json does not describe a model that can be built: {type(error).__name__}"
-        ) from error
+        raise InvalidSource(_at_fault(told, error)) from error
+
+
+def _built(told: dict[str, object]) -> Skeleton:
+    with TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(as_text(told))
+        config = config_of(directory)
+    with torch.device("meta"):
+        model: PreTrainedModel = family_of(config).from_config(config, trust_remote_code=False)
     layers, heads, width = _kept_for_a_token(config)
     return Skeleton(
         linears=_linears(model),
@@ -153,6 +163,16 @@ def build(directory: Path) -> Skeleton:
         is_encoder_decoder=bool(config.is_encoder_decoder),
         shares_head=_shares_head(model),
     )
+
+
+def _at_fault(told: dict[str, object], error: Exception) -> str:
+    """Returns the sentence about a configuration that cannot be built: the model can be, without the key at fault."""
+    words = " ".join(str(error).split())[:200]
+    for key in told.keys() - _IDENTITY:
+        with suppress(Exception):
+            _built({name: value for name, value in told.items() if name != key})
+            return f"config.json has {str(told[key])[:80]} as {key[:80]!r}, of which no model can be built: {words}"
+    return f"config.json does not describe a model that can be built: {words}"
 
 
 def of_config(config: Path) -> Skeleton:

@@ -265,7 +265,7 @@ def test_scaled_positions_are_kept(
     ("changes", "reason"),
     [
         ({"general__architecture": "gemma3n"}, "architecture 'gemma3n'; from GGUF there are llama, qwen2, qwen3"),
-        ({"general__architecture": None}, "no `general.architecture`"),
+        ({"general__architecture": None}, "no general.architecture"),
         ({"llama__expert_count": 8}, "expert_used_count is None"),
         (
             {"llama__expert_count": 8, "llama__expert_used_count": 2, "llama__expert_feed_forward_length": 64},
