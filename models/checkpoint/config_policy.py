@@ -20,6 +20,8 @@ MAX_JSON_BYTES = 16 << 20
 
 # Keys that make a loader import code, fetch a file or change kernels; see CVE-2026-4372, CVE-2025-66448.
 _REFUSED = {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "custom_object", "custom_objects"}
+_OF_THE_WHOLE: Final = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "dtype", "torch_dtype")
+"""Keys that a part for text takes from the whole where it has none."""
 PACKING: Final = "quantization_config"
 """The key that says how a checkpoint's weights are packed."""
 MXFP4: Final = "mxfp4"
@@ -48,14 +50,15 @@ _LEGACY = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A configuration after the policy: the keys that stay, the names of the dropped ones, its two identities, and
-    whether an encoder reads the prompt."""
+    """A configuration after the policy: the keys that stay, the names of the dropped ones, its two identities, whether
+    an encoder reads the prompt, and the class of which it is the part for text ("" if it is whole)."""
 
     config: dict[str, object]
     dropped: tuple[str, ...]
     architecture: str
     model_type: str
     has_encoder: bool
+    text_of: str = ""
 
 
 def is_packed(config: Mapping[str, object]) -> bool:
@@ -110,8 +113,12 @@ def accept(config: dict[str, object]) -> Accepted:
     """Apply both rules to the content of a `config.json`.
 
     The first of `architectures` must be transformers' own text-generation class for `model_type`; raises InvalidSource.
+    Where it is so, keys of its own code are dropped like others. Of a class that also reads images, its part for text
+    is accepted.
     """
-    refuse_dangerous(config, "config.json")
+    config, text_of = _text_part(config)
+    plain = {key: value for key, value in config.items() if not _names_code_in_vain(key, value)}
+    refuse_dangerous(plain, "config.json")
     _refuse_unusable(config)
     model_type, architectures = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str):
@@ -120,8 +127,10 @@ def accept(config: dict[str, object]) -> Accepted:
         raise InvalidSource("config.json needs exactly one class in architectures, such as 'LlamaForCausalLM'")
     native = _native_architectures(model_type)
     if architectures[0] not in native:
+        own = "; it needs code of its own (auto_map), which is never run" if "auto_map" in config else ""
+        own += "; it is multimodal" if "vision_config" in config else ""
         raise InvalidSource(
-            f"The architecture {architectures[0][:80]!r} is not served; "
+            f"The architecture {architectures[0][:80]!r} is not served{own}; "
             f"for model_type {model_type[:80]!r} it may be: {', '.join(sorted(native)) or 'none'}"
         )
     allowed = _allowed_keys(model_type)
@@ -130,7 +139,37 @@ def accept(config: dict[str, object]) -> Accepted:
     has_encoder = architectures[0] in _names(_encoder_decoders(), model_type)
     if has_encoder:
         kept["is_encoder_decoder"] = True
-    return Accepted(kept, dropped, architectures[0], model_type, has_encoder)
+    return Accepted(kept, dropped, architectures[0], model_type, has_encoder, text_of)
+
+
+def _names_code_in_vain(key: str, value: object) -> bool:
+    """Whether a key only says which code reads the model elsewhere; one that fetches kernels has a `/` in its value."""
+    return key == "auto_map" or ("_implementation" in key and isinstance(value, str) and "/" not in value)
+
+
+def _text_part(config: dict[str, object]) -> tuple[dict[str, object], str]:
+    """Returns the configuration of the part for text and the class that it is a part of; a configuration without parts
+    as it is, and "". Raises InvalidSource for a part that is no model by itself."""
+    text, whole = config.get("text_config"), config.get("architectures")
+    if not isinstance(text, dict) or not isinstance(whole, list) or len(whole) != 1:
+        return config, ""
+    model_type = text.get("model_type") or _type_of_text(str(config.get("model_type")))
+    native = _names(_causal(), str(model_type))
+    if len(native) != 1 or str(whole[0]) in native:
+        raise InvalidSource(
+            f"{str(whole[0])[:80]!r} is multimodal, and its part for text, {str(model_type)[:80]!r}, is no model by "
+            "itself here: choose a model for text"
+        )
+    shared = {key: config[key] for key in _OF_THE_WHOLE if key in config and text.get(key) is None}
+    return text | shared | {"model_type": model_type, "architectures": sorted(native)}, str(whole[0])
+
+
+def _type_of_text(model_type: str) -> str | None:
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        return None
+    return getattr(CONFIG_MAPPING[model_type].sub_configs.get("text_config"), "model_type", None)
 
 
 def _refuse_unusable(value: object) -> None:
@@ -152,9 +191,13 @@ def _refuse_unusable(value: object) -> None:
 
 
 def _native_architectures(model_type: str) -> set[str]:
+    return _names(_causal(), model_type) | _names(_encoder_decoders(), model_type)
+
+
+def _causal() -> Mapping[str, str | Iterable[str]]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return _names(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_type) | _names(_encoder_decoders(), model_type)
+    return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 def _encoder_decoders() -> Mapping[str, str | Iterable[str]]:

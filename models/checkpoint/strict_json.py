@@ -16,13 +16,16 @@ def loads(data: bytes, constant: Callable[[str], object] | None = None) -> Any:
     if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES:
         raise ValueError(f"has more than {MAX_VALUES:,} values")
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=constant)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=constant)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RecursionError:
         raise ValueError("is nested too deep") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error}") from None
-    except UnicodeDecodeError:
-        raise ValueError("is not UTF-8") from None
+    except UnicodeError:
+        raise ValueError("is not UTF-8, or has half of a character") from None
 
 
 def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:

@@ -19,7 +19,7 @@ from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.errors import Conflict, InvalidSource
-from models.imports import packed_weights
+from models.imports import packed_weights, text_part
 from models.imports.adapting import publish_adapter
 from models.imports.file_version import publish_file, require_blocks
 from models.imports.sources import Source, finish, open_source
@@ -237,7 +237,7 @@ class _Import:
 
     def _check_configuration(self) -> config_policy.Accepted:
         for path in sorted(self._staged.glob("*.json")):
-            if path.name != tokenizer_files.TOKENIZER:
+            if path.name not in (tokenizer_files.TOKENIZER, "config.json"):
                 config_policy.refuse_dangerous(config_policy.read_json(path), path.name)
         config = config_policy.read_json(self._staged / "config.json")
         accepted = config_policy.accept(config)
@@ -249,6 +249,9 @@ class _Import:
             path.write_text(config_policy.as_text(told))
         if unused := generation_defaults.of_json(told).unused:
             self._notes.append(f"{GENERATION} without {', '.join(unused)}")
+        if accepted.text_of:
+            self._hashes = text_part.keep(self._staged, _DTYPES[self._precision])
+            self._notes.append(f"the part for text of {accepted.text_of}")
         if accepted.dropped:
             self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
         return accepted

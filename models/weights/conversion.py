@@ -41,7 +41,7 @@ def convert_dtype(
         hashes[path.name] = rewrite(path, converted, dtype, {}, reads)
         converted.replace(path)
     if (directory / INDEX).exists():
-        _write_index(directory, {path.name: read_header(path) for path in paths})
+        write_index(directory, {path.name: read_header(path) for path in paths})
     set_config_dtype(directory / "config.json", dtype)
     return hashes
 
@@ -79,7 +79,7 @@ def write_shards(
         names = [WEIGHTS]
     else:
         names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
-        _write_index(directory, dict(zip(names, shards, strict=True)))
+        write_index(directory, dict(zip(names, shards, strict=True)))
     hashes = {}
     for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
         progress(number / len(shards), f"writing {name}")
@@ -101,7 +101,7 @@ def split(tensors: list[Tensor], single: int = MAX_SINGLE_FILE, size: int = SHAR
     return shards
 
 
-def _write_index(directory: Path, shards: dict[str, list[Tensor]]) -> None:
+def write_index(directory: Path, shards: dict[str, list[Tensor]]) -> None:
     index: dict[str, object] = {
         "metadata": {"total_size": sum(tensor.bytes for shard in shards.values() for tensor in shard)},
         "weight_map": {tensor.name: name for name, shard in shards.items() for tensor in shard},
