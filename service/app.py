@@ -130,6 +130,7 @@ def create(
         default_replicas=settings.given_replicas,
         devices=settings.device_list,
         default_draft=settings.draft_model,
+        max_model_len=settings.max_model_len,
         kinds=Kinds(
             settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype, settings.trusted_network
         ),

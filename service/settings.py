@@ -109,6 +109,12 @@ class Settings(BaseSettings):
         description="Version that makes drafts for each version of the default model: a small one with the same "
         "tokens, loaded into the same engine process.",
     )
+    max_model_len: int = Field(
+        default=0,
+        ge=0,
+        description="Most positions of a sequence; a version that has fewer keeps its own. 0 sets no limit. A model of "
+        "`longrope` takes its short factors up to `original_max_position_embeddings`.",
+    )
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         default="auto",
         description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",

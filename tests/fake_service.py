@@ -340,6 +340,7 @@ async def serving(
         drain_timeout=chosen.drain_seconds,
         idle_timeout=chosen.idle_unload_seconds,
         tasks=tasks,
+        max_model_len=chosen.max_model_len,
     )
     jobs = Jobs(repository, worker=worker, tasks=tasks)
     app = create_app(chosen, deployments, jobs, metrics, tasks)

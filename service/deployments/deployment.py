@@ -56,6 +56,7 @@ class Deployment:
         self.manifest = manifest
         self.draft = options.draft
         self.kind = options.kind
+        self._options = options
         self.engine = engine
         self.needed_bytes = needed_bytes
         self.state = DeploymentState.LOADING
@@ -111,7 +112,7 @@ class Deployment:
     def window(self) -> int:
         """Returns the token positions of one sequence: of prompt and answer together, or of the prompt alone where an
         encoder reads it."""
-        return self.manifest.context_window
+        return self._options.window(self.manifest)
 
     @property
     def answer_window(self) -> int | None:
@@ -283,6 +284,7 @@ class Deployment:
             "error": self.cause or None,
             "precision": self.manifest.precision,
             "draft": self.draft.reference if self.draft else None,
+            "max_model_len": self.window,
             "engine": self.kind.shown(info.version if info else ""),
             "memory_bytes": info.memory_bytes if info else None,
             "shared_bytes": info.shared_bytes if info else None,

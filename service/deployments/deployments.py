@@ -80,6 +80,7 @@ class Deployments:
         idle_timeout: float = 0.0,
         prepare: Callable[[], Awaitable[None]] | None = None,
         tasks: BackgroundTasks | None = None,
+        max_model_len: int = 0,
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
@@ -91,6 +92,7 @@ class Deployments:
             default_replicas,
             devices,
             default_draft,
+            max_model_len,
         )
         self._preload = preload
         self._load_timeout = load_timeout
@@ -184,13 +186,14 @@ class Deployments:
         draft: str | None = None,
         engine: str | None = None,
         engine_options: Mapping[str, int | str] | None = None,
+        max_model_len: int | None = None,
     ) -> Deployment:
         """Begins to load a version, with the version `draft` as its draft model and on the engine of this name, or
         returns its existing deployment; it stays until it is unloaded by name. A failed deployment is tried again.
-        Raises Conflict for a deployment that has another number of replicas, another draft model or another engine, and
+        Raises Conflict for a deployment that has another number of replicas, another draft model, window or engine, and
         for an engine that is not installed; InvalidRequest for a draft model or an engine that cannot be."""
         self._refuse_when_unable()
-        wanted = Wanted(replicas, draft, engine, engine_options)
+        wanted = Wanted(replicas, draft, engine, engine_options, max_model_len)
         return await self._wanted.begin_loading(self.resolve(reference), wanted)
 
     async def unload(self, reference: str) -> Deployment:
@@ -216,6 +219,11 @@ class Deployments:
     def seconds_to_unload(self, deployment: Deployment) -> float:
         """Does as Idle.seconds_to_unload."""
         return self._idle.seconds_to_unload(deployment)
+
+    def window(self, manifest: Manifest) -> int:
+        """Returns the positions of one of the version's sequences, as it is deployed or would be."""
+        deployed = self._loaded.get(manifest.reference)
+        return deployed.window if deployed else EngineOptions(max_model_len=self._choice.max_model_len).window(manifest)
 
     def follow_all(self) -> None:
         """Loads the versions that the references in use mean now. Raises OSError where the repository cannot be

@@ -32,6 +32,7 @@ class Wanted(msgspec.Struct, frozen=True):
     draft: str | None = None
     engine: str | None = None
     engine_options: Mapping[str, int | str] | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Named:
     replicas: int | None = None
     draft: Manifest | None = None
     kind: EngineKind | None = None
+    max_model_len: int | None = None
 
 
 NOTHING_NAMED: Final = Named()
@@ -99,7 +101,7 @@ class Kinds:
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
     """Makes the options of engines. `resolve` returns the version of a reference, or raises DosirakError. `replicas`
-    (None: one on each device) and `draft` are those of the versions of `default_name`."""
+    (None: one on each device) and `draft` are those of the versions of `default_name`; `max_model_len` is of all."""
 
     resolve: Callable[[str], Manifest]
     repository: Repository
@@ -108,22 +110,31 @@ class EngineChoice:
     replicas: int | None
     devices: tuple[str, ...]
     draft: str | None
+    max_model_len: int = 0
 
     async def named(self, manifest: Manifest, wanted: Wanted) -> Named:
         """Returns what a caller names for `manifest`. Raises DosirakError."""
+        if (wanted.max_model_len or 0) > manifest.context_window:
+            raise InvalidRequest(
+                f"`max_model_len` is {wanted.max_model_len:,}, and {manifest.reference} has "
+                f"{manifest.context_window:,} positions: give no more, or leave it out",
+                param="max_model_len",
+            )
         draft = None if wanted.draft is None else self._resolved(wanted.draft)
         if draft is not None:
             _require_draft(manifest, draft)
-        return Named(wanted.replicas, draft, await self.kinds.named(wanted.engine, wanted.engine_options))
+        kind = await self.kinds.named(wanted.engine, wanted.engine_options)
+        return Named(wanted.replicas, draft, kind, wanted.max_model_len)
 
     def options(self, manifest: Manifest, named: Named) -> EngineOptions:
         """Returns the options of a version's engine. Versions of the default model get its replicas and draft version,
         whichever alias or swap leads to them. Raises DosirakError for what the engine cannot serve."""
         kind = named.kind or self.kinds.default
-        options = EngineOptions(named.replicas or 1, named.draft, kind)
+        replicas, draft = named.replicas or 1, named.draft
         if manifest.name == self.default_name:
             draft = named.draft or self.default_draft(manifest)
-            options = EngineOptions(named.replicas or self.default_replicas(kind), draft, kind)
+            replicas = named.replicas or self.default_replicas(kind)
+        options = EngineOptions(replicas, draft, kind, max_model_len=named.max_model_len or self.max_model_len)
         self.kinds.require(options, manifest, self.repository)
         return options
 
@@ -157,6 +168,10 @@ def refuse_other(manifest: Manifest, running: EngineOptions, named: Named) -> No
     if named.draft not in (None, running.draft):
         drafter = f"draft model {running.drafted_by}" if running.draft else "no draft model"
         raise Conflict(f"{deployed} with {drafter}: unload it first", param="draft")
+    if named.max_model_len is not None and named.max_model_len != running.window(manifest):
+        raise Conflict(
+            f"{deployed} with {running.window(manifest):,} positions: unload it first", param="max_model_len"
+        )
     if named.kind not in (None, running.kind):
         options = " and other options" if named.kind.name == running.kind.name else ""
         raise Conflict(f"{deployed} with the engine {running.kind.name}{options}: unload it first", param="engine")

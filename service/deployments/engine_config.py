@@ -38,7 +38,7 @@ def engine_config(
     others get the location in `packed_weights`."""
     replicas = options.replicas
     directory = repository.path(manifest)
-    start = decoder_start(directory)
+    start, window = decoder_start(directory), options.window(manifest)
     return EngineConfig(
         model_dir=str(directory),
         precision=manifest.precision,
@@ -46,7 +46,7 @@ def engine_config(
         device=options.devices[0] if options.devices else settings.first_device,
         spare_devices=options.devices[1:],
         threads=settings.threads or (max(1, usable_cores() // replicas) if replicas > 1 else 0),
-        max_model_len=manifest.context_window if not start else _with_encoder(settings, manifest.context_window),
+        max_model_len=window if not start else _with_encoder(settings, window),
         decoder_start=start,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
@@ -63,7 +63,7 @@ def engine_config(
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         peaks=str(settings.data_dir / PEAKS),
         findings=str(repository.engine_file(manifest, "record")),
-        draft=None if options.draft is None else _draft(repository, options.draft),
+        draft=None if options.draft is None else _draft(repository, options.draft, options),
         digest=manifest.digest,
         options=dict(options.kind.of(manifest).options),
         executor=options.kind.executor,
@@ -106,12 +106,12 @@ def _nodes(settings: Settings, manifest: Manifest) -> NodesConfig:
     )
 
 
-def _draft(repository: Repository, manifest: Manifest) -> DraftConfig:
+def _draft(repository: Repository, manifest: Manifest, options: EngineOptions) -> DraftConfig:
     return DraftConfig(
         model_dir=str(repository.path(manifest)),
         precision=manifest.precision,
         dtype=_dtype(manifest),
-        max_model_len=manifest.context_window,
+        max_model_len=options.window(manifest),
         findings=str(repository.engine_file(manifest, "record")),
     )
 

@@ -148,7 +148,8 @@ def _kv_cache(sizes: Sizes, precision: str, settings: Settings, free: int) -> tu
     fits, or where a model keeps something else for its tokens."""
     layers = _layers(sizes)
     size = KVBytes.of(layers, settings.block_size, _value_bytes(precision, settings))
-    demand = Demand(settings.max_num_seqs, sizes.context_window, settings.max_num_batched_tokens, settings.block_size)
+    window = min(sizes.context_window, settings.max_model_len or sizes.context_window)
+    demand = Demand(settings.max_num_seqs, window, settings.max_num_batched_tokens, settings.block_size)
     if not size.whole:
         return 0, 0
     try:

@@ -30,7 +30,7 @@ def take_stock(deployments: Deployments, data_dir: Path, gate: Gate) -> Inventor
     trials = ((each.name, each.candidate, each.alias, each.weight) for each in running.values())
     return Inventory(
         deployments={state.value: states[state.value] for state in DeploymentState},
-        served=tuple(_served(each.manifest) for each in deployed),
+        served=tuple(_served(each.manifest, each.window) for each in deployed),
         aliases=aliases,
         canaries=(*((*alias, 0.0) for alias in aliases), *trials),
         broken=tuple((each.name, each.version, each.alias, len(each.broken)) for each in standings(repository, gate)),
@@ -57,14 +57,14 @@ def _promotions(repository: Repository) -> dict[str, int]:
     return counts
 
 
-def _served(manifest: Manifest) -> Served:
+def _served(manifest: Manifest, window: int) -> Served:
     return Served(
         manifest.name,
         manifest.version,
         manifest.short_digest,
         manifest.precision if manifest.precision in QUANTIZED else "none",
         manifest.dtype.lower(),
-        manifest.context_window,
+        window,
     )
 
 

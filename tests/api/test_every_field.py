@@ -56,7 +56,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return Job.new(kind, arguments)
 
     async def load_one(self: Deployments, reference: str | None, *others: Any) -> Deployment:
-        names = ("replicas", "draft", "engine", "engine_options")
+        names = ("replicas", "draft", "engine", "engine_options", "max_model_len")
         given.append({"model": reference, **dict(zip(names, others, strict=False))})
         return await load(self, reference)
 

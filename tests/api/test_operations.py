@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from models.repository.repository import Repository
 from service.engine.client.engine import EngineState
 from service.engine.protocol.messages import EngineStats
 from service.engine.protocol.work import SlowPath
@@ -18,7 +20,7 @@ from service.evaluation.host import measured
 from service.evaluation.host.machine import Host, processor
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import INFO, URL, WINDOW, World
+from tests.fake_service import INFO, URL, WINDOW, World, publish, serving
 from tests.hosts import MEASURED
 from tests.waiting import until
 
@@ -116,6 +118,35 @@ async def test_deployments_load_list_and_drain(world: World) -> None:
     loading = await world.client.post("/v1/deployments", json={"model": "demo"})
     assert (loading.status_code, loading.json()["state"]) == (202, "loading")
     error(await world.client.post("/v1/deployments", json={"model": "nope"}), 404, "not_found")
+
+
+@pytest.mark.parametrize("by_setting", [True, False])
+async def test_a_window_is_cut_by_the_setting_and_by_a_deployment(tmp_path: Path, by_setting: bool) -> None:
+    """Every place that tells the window tells the cut one, and prompts are held against it."""
+    publish(Repository(tmp_path), "demo")
+    publish(Repository(tmp_path), "small", window=100)
+    asked = {"model": "demo:1", "max_model_len": 200}
+    settings: dict[str, Any] = {"max_model_len": 200} if by_setting else {"default_model": "small:1"}
+    async with serving(tmp_path, **settings) as world:
+        client = world.client
+        if not by_setting:
+            more = await client.post("/v1/deployments", json=asked | {"max_model_len": WINDOW + 1})
+            assert more.status_code == 422 and "max_model_len" in more.json()["error"]
+            assert (await client.post("/v1/deployments", json=asked)).status_code == 202
+            await until(lambda: all(each.is_serving for each in world.deployments.all()))
+            other = await client.post("/v1/deployments", json=asked | {"max_model_len": 300})
+            assert other.status_code == 409 and "200 positions" in other.json()["error"]
+        windows = {each["id"]: each["max_model_len"] for each in (await client.get("/v1/models")).json()["data"]}
+        assert (windows["demo:1"], windows["small:1"]) == (200, 100)
+        shown = await client.get("/v1/models/demo:1", headers={"anthropic-version": "2023-06-01"})
+        assert shown.json()["max_input_tokens"] == 200
+        assert (await client.get("/info")).json()["max_total_tokens"] == (200 if by_setting else 100)
+        deployed = {each["model"]: each for each in (await client.get("/v1/deployments")).json()["data"]}
+        assert deployed["demo:1"]["max_model_len"] == 200
+        answer = (await client.post("/generate", json={"model": "demo:1", "messages": CHAT})).json()
+        assert answer["context"]["window"] == 200
+        long = await client.post("/generate", json={"model": "demo:1", "inputs": "a" * 400})
+        assert long.status_code == 422 and "the window has 200" in long.json()["error"]
 
 
 async def test_documents_come_from_nowhere_else(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from service.engine.runner.forwards.decoder import ACTIVATIONS, FusedDecoder
 from service.engine.runner.forwards.native_decoder import NativeDecoder
 from tests.effort import drawn, usual
 from tests.golden.conftest import Load
-from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request
+from tests.golden.tiny import CONFIGS, VOCABULARY, Loaded, answer, request, save_tiny
 from tests.kernels import LIBRARIES, use
 from tests.random_models import Sizes
 from tests.random_steps import RandomEngine
@@ -91,6 +92,20 @@ def test_tokens_equal_generate_without_native_kernels(
     assert not any(kernel.startswith("native kernels") for kernel in loaded.info.kernels)
     found = answer(loaded.core(57), {0: _requests(name)})
     assert [found[str(i)].token_ids for i in range(len(found))] == expected[name]
+
+
+def test_longrope_has_the_short_factors_where_the_window_is_its_first_one(tmp_path: Path) -> None:
+    """As the library has them for prompts that short. One choice for all sequences, so that keys can be shared."""
+    directory = save_tiny("phi3-longrope", tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    short = [prompt for prompt in prompts() if len(prompt) <= 64 - NEW_TOKENS]
+    requests = [request(str(i), prompt, SamplingParams(max_tokens=NEW_TOKENS)) for i, prompt in enumerate(short)]
+    said = {}
+    for window in (64, 400):
+        found = answer(Loaded.of(directory, "fp32", max_model_len=window).core(), {0: requests})
+        said[window] = [found[str(i)].token_ids for i in range(len(found))]
+    assert said[64] == [_generate(model, prompt) for prompt in short]
+    assert said[400] != said[64]
 
 
 @pytest.mark.parametrize("batch_size", range(1, 9))

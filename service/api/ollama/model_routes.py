@@ -62,7 +62,7 @@ async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
         "model_info": {
             "general.architecture": architecture,
             "general.parameter_count": manifest.parameters,
-            f"{architecture}.context_length": manifest.context_window,
+            f"{architecture}.context_length": service.deployments.window(manifest),
             f"{architecture}.vocab_size": manifest.vocab_size,
         },
         "capabilities": await asyncio.to_thread(_capabilities, service.deployments, manifest),

@@ -79,15 +79,18 @@ async def list_models(
     Anthropic, by pages of `limit` before or after an id; the parameters act then only."""
     named = list(_all(service.deployments))
     if _is_anthropics(http):
-        return json_response(_page(named, limit, after_id, before_id))
-    return json_response({"object": "list", "data": [_openai(*each) for each in named]})
+        return json_response(_page(service.deployments, named, limit, after_id, before_id))
+    return json_response(
+        {"object": "list", "data": [_openai(*each, service.deployments.window(each[1])) for each in named]}
+    )
 
 
 @router.get("/v1/models/{id}", response_model=Model | AnthropicModel)
 async def get_model(http: Request, service: ServiceDep, id: str) -> Response:
     """Returns one model by any reference; `root` is the version that it means now."""
     show = _anthropic if _is_anthropics(http) else _openai
-    return json_response(show(id, service.deployments.resolve(id)))
+    manifest = service.deployments.resolve(id)
+    return json_response(show(id, manifest, service.deployments.window(manifest)))
 
 
 def _is_anthropics(http: Request) -> bool:
@@ -100,7 +103,9 @@ def _all(deployments: Deployments) -> Iterator[Named]:
         yield from ((each.reference, each) for each in deployments.repository.versions(name))
 
 
-def _page(named: list[Named], limit: int, after_id: str | None, before_id: str | None) -> dict[str, Any]:
+def _page(
+    deployments: Deployments, named: list[Named], limit: int, after_id: str | None, before_id: str | None
+) -> dict[str, Any]:
     if after_id is not None and before_id is not None:
         raise InvalidRequest("`before_id` cannot act beside `after_id`: send one of them", param="before_id")
     ids = [id for id, _ in named]
@@ -114,12 +119,12 @@ def _page(named: list[Named], limit: int, after_id: str | None, before_id: str |
     else:
         rest = named[ids.index(after_id) + 1 :] if after_id is not None else named
         shown = rest[:limit]
-    data = [_anthropic(*each) for each in shown]
+    data = [_anthropic(*each, deployments.window(each[1])) for each in shown]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return {"data": data, "has_more": len(rest) > len(shown), **ends}
 
 
-def _openai(id: str, manifest: Manifest) -> dict[str, Any]:
+def _openai(id: str, manifest: Manifest, window: int) -> dict[str, Any]:
     return {
         "id": id,
         "object": "model",
@@ -129,18 +134,18 @@ def _openai(id: str, manifest: Manifest) -> dict[str, Any]:
         "parent": manifest.lineage.parent,
         "digest": manifest.short_digest,
         "precision": manifest.precision,
-        "max_model_len": manifest.context_window,
+        "max_model_len": window,
     }
 
 
-def _anthropic(id: str, manifest: Manifest) -> dict[str, Any]:
+def _anthropic(id: str, manifest: Manifest, window: int) -> dict[str, Any]:
     return {
         "type": "model",
         "id": id,
         "display_name": id,
         "created_at": manifest.created_at,
         "lifecycle": "active",
-        "max_input_tokens": manifest.context_window,
-        "max_tokens": manifest.context_window,
+        "max_input_tokens": window,
+        "max_tokens": window,
         "digest": manifest.short_digest,
     }

@@ -80,8 +80,8 @@ async def info(service: ServiceDep) -> Response:
         "max_concurrent_requests": settings.max_in_progress,
         "max_best_of": MAX_SEQUENCES,
         "max_stop_sequences": MAX_STOPS,
-        "max_input_tokens": manifest.context_window - 1,
-        "max_total_tokens": manifest.context_window,
+        "max_input_tokens": service.deployments.window(manifest) - 1,
+        "max_total_tokens": service.deployments.window(manifest),
         "max_client_batch_size": 1,
         "router": "dosirak",
         "version": service.version,
@@ -112,7 +112,7 @@ async def list_deployments(service: ServiceDep) -> Response:
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
     """Begins to load a version; poll its `state`."""
     deployment = await service.deployments.begin_loading(
-        body.model, body.replicas, body.draft, body.engine, body.engine_options
+        body.model, body.replicas, body.draft, body.engine, body.engine_options, body.max_model_len
     )
     return json_response(deployment.describe(), status=202)
 

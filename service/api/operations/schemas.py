@@ -16,13 +16,14 @@ MAX_PROFILE_STEPS = 1000
 class DeploymentBody(Wire):
     """`replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
     version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
-    with options of its own."""
+    with options of its own. `max_model_len` is the most positions of a sequence, at most the version's own."""
 
     model: ModelReference
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
     draft: ModelReference | None = None
     engine: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     engine_options: Annotated[dict[str, int | str], Field(max_length=64)] | None = None
+    max_model_len: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 
 
 class ProfileBody(Wire):
@@ -146,7 +147,7 @@ class SlowPathShown(Shown):
 class DeploymentShown(Shown):
     """`phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
     for it, `engine` what serves it. `shared_bytes` of the weights are in memory once for all replicas. `slow_path` is
-    null where the engine's fastest way serves."""
+    null where the engine's fastest way serves. `max_model_len` are the positions of a sequence."""
 
     model: str
     digest: str
@@ -155,6 +156,7 @@ class DeploymentShown(Shown):
     error: str | None
     precision: Precision
     draft: str | None
+    max_model_len: int
     engine: EngineShown
     memory_bytes: int | None
     shared_bytes: int | None

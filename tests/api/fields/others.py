@@ -68,6 +68,7 @@ DEPLOYMENT: Final = Table(
         acts("draft", "demo:1", "orders.0.draft"),
         acts("engine", "vllm", "orders.0.engine"),
         acts("engine_options", {"tensor_parallel": 2}, "orders.0.engine_options"),
+        acts("max_model_len", 300, "orders.0.max_model_len"),
     ),
 )
 PROFILE: Final = Table(
