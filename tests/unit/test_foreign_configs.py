@@ -64,7 +64,8 @@ WHOLES: Final[dict[str, Any]] = {
 @pytest.mark.parametrize("kind", WHOLES)
 def test_the_part_for_text_is_served(tmp_path: Path, kind: str, shards: str) -> None:
     torch.manual_seed(0)
-    whole = WHOLES[kind]().eval()
+    whole: Any = WHOLES[kind]()
+    whole.eval()
     whole.save_pretrained(tmp_path / "whole", max_shard_size=shards)
     save_tokenizer(tmp_path / "whole")
     repository = Repository(tmp_path / "data")

@@ -319,7 +319,7 @@ def test_an_older_key_and_keys_without_effect(repository: Repository, tmp_path: 
 def test_how_the_author_samples_comes_along(repository: Repository, tmp_path: Path) -> None:
     """What llama.cpp takes as its defaults; the file's fp32 numbers are those that were meant."""
     source, path = saved(tmp_path / "source", CONFIGS["qwen2"]), tmp_path / "m.gguf"
-    told = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "penalty_repeat": 1.1, "mirostat": 2}
+    told: dict[str, Any] = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "penalty_repeat": 1.1, "mirostat": 2}
     gguf_files.of_checkpoint(source, path, **{f"general__sampling__{key}": value for key, value in told.items()})
     manifest = imported(repository, path)
     found = generation_defaults.of_version(repository.path(manifest))
