@@ -256,7 +256,7 @@ export type Example = { "path": string; "body": Record<string, unknown>; "curl":
 /** When something expires: seconds after it was made, an hour to 30 days. */
 export type ExpiresAfter = { "anchor": "created_at"; "seconds": number };
 
-/** A failure in the middle of a stream; `response.failed` comes after it where a response has begun. */
+/** A failure in a stream; `response.failed` comes after it. */
 export type Failure = { "sequence_number": number; "type": "error"; "code": (string | null); "message": string; "param": (string | null) };
 
 /** `id` is the id of an answer in a session of the caller. `rating` 1 is good, -1 is bad. `preferred_over` is the id

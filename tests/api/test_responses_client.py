@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from models.repository.repository import Repository
 from service.engine.protocol.messages import Request
+from service.errors import Unavailable
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, over_http, publish, serving
@@ -49,6 +50,19 @@ async def test_create_and_stream(serve: Serve) -> None:
         assert counted.input_tokens == final.usage.input_tokens
         with pytest.raises(openai.BadRequestError, match="built-in tools"):
             await client.responses.create(model="demo", input="x", tools=[{"type": "web_search"}])
+
+
+async def test_a_failure_before_the_first_token_is_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's stream raises RuntimeError where no response was created before."""
+    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.0)
+    engine = {"fail_after": 0, "step_seconds": 0.02, "failure": Unavailable("planted", retry_after=1)}
+    async with serve(engine=engine) as world, over_http(world) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        async with client.responses.stream(model="demo", input="hello") as stream:
+            events = [event async for event in stream]
+        assert [event.type for event in events] == ["response.created", "error", "response.failed"]
+        failed = events[-1].response
+        assert (failed.status, failed.error.message, failed.id) == ("failed", "planted", events[0].response.id)
 
 
 async def test_parse(serve: Serve) -> None:

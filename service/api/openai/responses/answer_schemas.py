@@ -200,7 +200,7 @@ class ArgumentsDone(InItem):
 
 
 class Failure(Numbered):
-    """A failure in the middle of a stream; `response.failed` comes after it where a response has begun."""
+    """A failure in a stream; `response.failed` comes after it."""
 
     type: Literal["error"]
     code: str | None

@@ -47,8 +47,10 @@ class Output:
             self._held = []
 
     def end(self, delta: Delta, status: str) -> Iterator[Json]:
-        """Yields the events of the answer's end. An answer without text and calls has an empty message."""
+        """Yields the events of the answer's end. An answer without text and calls has an empty message; one that ends
+        inside its reasoning has it behind that."""
         if not any(item["type"] != "reasoning" for item in self.items):
+            yield from self._close(status)
             yield from self._begin("message")
         if self._open is not None and self._open["type"] == "message":
             self._open["content"][0].get("logprobs", []).extend(self._logprobs(delta))

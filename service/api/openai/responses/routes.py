@@ -56,7 +56,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)
-    serialiser = ResponseSerialiser(body, turn)
+    serialiser = ResponseSerialiser(body, request, body.model or service.settings.default_model)
     store = AnswerStore(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
     return await respond(http, service, [request], serialiser, stream=bool(body.stream), store=store)
 

@@ -15,7 +15,7 @@ from service.api.shared.serialiser import Serialiser, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
-from service.generation.request import SessionTurn
+from service.generation.request import GenerationRequest
 
 Json = dict[str, Any]
 CUT: Final = {
@@ -30,12 +30,14 @@ OURS: Final = (FinishReason.DEADLINE, FinishReason.ERROR)
 
 
 class ResponseSerialiser(Serialiser):
-    """`body` is echoed in the response, as OpenAI does. `turn` is the one in its conversation, if it has one."""
+    """`body` is echoed in the response to `request`, as OpenAI does. `model` is what a failure names that comes before
+    the version is known."""
 
-    def __init__(self, body: ResponseBody, turn: SessionTurn | None = None) -> None:
+    def __init__(self, body: ResponseBody, request: GenerationRequest, model: str = "") -> None:
         self._body = body
-        self._turn = turn
-        self._output = Output(turn.ids[-1] if turn else None)
+        self._request = request
+        self._model = model
+        self._output = Output(request.turn.ids[-1] if request.turn else None)
         self._events = 0
         self._answer: Answer | None = None
         self.finished: Json | None = None
@@ -52,8 +54,8 @@ class ResponseSerialiser(Serialiser):
         first = self._answer is None
         self._answer = delta.answer
         if first:
-            for kind in ("created", "in_progress"):
-                yield self._numbered({"type": f"response.{kind}", "response": self._begun(delta.answer)})
+            yield self._numbered({"type": "response.created", "response": self._begun()})
+            yield self._numbered({"type": "response.in_progress", "response": self._begun()})
         for step in self._steps(delta):
             yield self._numbered(step)
         if delta.last:
@@ -61,18 +63,20 @@ class ResponseSerialiser(Serialiser):
             yield self._numbered({"type": f"response.{response['status']}", "response": response})
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
-        """Returns OpenAI's two last events: the error, and the response that failed, where one has begun."""
+        """Returns OpenAI's two last events: the error, and the response that failed. Clients raise on the second, and
+        read none before a response was created."""
+        begun = self._begun()
+        created = self._numbered({"type": "response.created", "response": begun}) if self._answer is None else b""
         told = body_of(error, request_id, ErrorDialect.OPENAI)["error"]
         shown = self._numbered({"type": "error", **{name: told[name] for name in ("code", "message", "param")}})
-        if self._answer is None:
-            return shown
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": error.message}}
-        response = {**self._begun(self._answer), **failed, "output": self._output.shown()}
-        return shown + self._numbered({"type": "response.failed", "response": response})
+        response = {**begun, **failed, "output": self._output.shown()}
+        return created + shown + self._numbered({"type": "response.failed", "response": response})
 
     def response(self, answer: Answer) -> Json:
         """Returns the finished response, which is made once."""
+        self._answer = answer
         if self.finished is None:
             self.finished = self._ended(answer)
         return self.finished
@@ -81,7 +85,7 @@ class ResponseSerialiser(Serialiser):
         cut = CUT.get(answer.finish_reason)
         detail: Json = {"finish_detail": answer.finish_reason.value} if answer.finish_reason in OURS else {}
         return {
-            **self._begun(answer),
+            **self._begun(),
             "status": "incomplete" if cut else "completed",
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": cut} if cut else None,
@@ -103,20 +107,21 @@ class ResponseSerialiser(Serialiser):
         number, self._events = self._events, self._events + 1
         return event({**step, "sequence_number": number}, step["type"])
 
-    def _begun(self, answer: Answer) -> Json:
+    def _begun(self) -> Json:
         """Returns the response before its first item."""
-        asked = self._body
+        asked, answer = self._body, self._answer
+        request = answer.request if answer else self._request
         shown = asked.model_dump(mode="json", by_alias=True, exclude_none=True, include=ECHOED)
-        window = answer.receipt.policy != "refuse"
+        window = answer.receipt.policy != "refuse" if answer else asked.truncation == "auto"
         return {
-            "id": answer.request.id,
+            "id": request.id,
             "object": "response",
-            "created_at": answer.created,
+            "created_at": answer.created if answer else int(time.time()),
             "status": "in_progress",
             "completed_at": None,
             "error": None,
             "incomplete_details": None,
-            "model": answer.manifest.reference,
+            "model": answer.manifest.reference if answer else self._model,
             "output": [],
             "usage": None,
             "background": False,
@@ -124,17 +129,17 @@ class ResponseSerialiser(Serialiser):
             "max_output_tokens": asked.max_output_tokens,
             "metadata": asked.metadata or {},
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "conversation": {"id": conversation_id(self._turn.session)} if self._turn else None,
+            "conversation": {"id": conversation_id(request.turn.session)} if request.turn else None,
             "previous_response_id": asked.previous_response_id,
             "reasoning": {"effort": asked.reasoning.effort if asked.reasoning else None, "summary": None},
             "service_tier": "default",
             "store": asked.is_stored,
-            "temperature": answer.request.sampling.temperature,
+            "temperature": request.sampling.temperature,
             "text": {"format": {"type": "text"}, **shown.get("text", {}), "verbosity": "medium"},
             "tool_choice": shown.get("tool_choice", "auto"),
             "tools": shown.get("tools", []),
             "top_logprobs": asked.top_logprobs or 0,
-            "top_p": answer.request.sampling.top_p,
+            "top_p": request.sampling.top_p,
             "truncation": "auto" if window else "disabled",
             "user": asked.user,
             "safety_identifier": asked.safety_identifier,
