@@ -96,6 +96,7 @@ class OutputSequence:
             skip_special_tokens=request.skip_special_tokens,
             shown=self._readers.shown,
             boundary=self._readers.boundary,
+            controls=tokenizer.controls_among(request.stop),
         )
         self._guard = None if text_filter is None else Guarded(text_filter, tokenizer.stand_in_id)
 

@@ -9,10 +9,13 @@ It knows a tokenizer's text stream. It knows no sampling, no engine and no wire 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from service.text.streams import TextStream
+
+NO_CONTROLS: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class Streams(Protocol):
@@ -54,11 +57,15 @@ class Detokenizer:
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
         boundary: Boundary | None = None,
+        controls: Mapping[int, str] = NO_CONTROLS,
     ) -> None:
         """The control tokens `shown` have a text, whatever `skip_special_tokens` says. Stop strings begin behind
-        `boundary`."""
+        `boundary`. `controls` are the stop strings that are a control token's text: a token without a text
+        completes its own."""
         self._stream = tokenizer.text_stream(skip_special_tokens, shown)
         self._stop = tuple(text for text in stop if text)
+        hidden = controls if skip_special_tokens else NO_CONTROLS
+        self._controls = {id: text for id, text in hidden.items() if id not in shown}
         self._include_stop = include_stop
         self._ignored = ignore_stop_until
         self._held = ""
@@ -98,14 +105,29 @@ class Detokenizer:
         self._held += added
         is_ignored = self._ignored > 0
         self._ignored -= is_ignored
+        control = None if is_ignored else self._controls.get(token_id)
         if self._boundary is not None and not self._passes(self._boundary, added):
+            if control is not None and self._boundary.is_undecided:
+                return self._end_at(control)
             return self._give(0 if self._boundary.is_undecided and self._stop else len(self._held))
+        if control is not None:
+            return self._end_at(control)
         if not self._stop:
             return self._give(len(self._held))
         if is_ignored:
             self._floor = len(self._held) + len(self._stream.peek())
             return self._give(self._certain())
         return self._push_or_stop(self._held + self._stream.peek())
+
+    def _end_at(self, control: str) -> str:
+        """Stops before a control token, unless the text that it makes certain holds a stop string."""
+        rest = self.finish()
+        if not self.stopped:
+            self.stop_string = control
+            if self._include_stop:
+                self._held = control
+                rest += self._give(len(control))
+        return rest
 
     def finish(self) -> str:
         """Returns the held rest; a stop string in it still cuts. Later calls return an empty text."""

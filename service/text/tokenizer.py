@@ -242,3 +242,8 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._vocabulary.special
+
+    def controls_among(self, texts: Sequence[str]) -> dict[int, str]:
+        """Returns those of the texts that are a control token, by its id."""
+        found = ((self.id_of(text), text) for text in texts)
+        return {id: text for id, text in found if id is not None and self.is_special(id)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.api.conftest import Serve
@@ -27,6 +29,31 @@ async def test_a_stop_token_is_not_in_the_text(world: World) -> None:
         body = {**ASK, "temperature": 0, "stop_token_ids": [b], "include_stop_str_in_output": include}
         answer = (await world.client.post("/v1/chat/completions", json=body)).json()
         assert answer["choices"][0]["message"]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said", "why"),
+    [
+        ("/v1/chat/completions", {**ASK, "stop": ["<|im_start|>"]}, "/choices/0/message/content", "stop"),
+        ("/v1/completions", {"prompt": "hello", "stop": "<|im_start|>"}, "/choices/0/text", "stop"),
+        ("/v1/messages", {**ASK, "max_tokens": 9, "stop_sequences": ["<|im_start|>"]}, "/content/0/text", "sequence"),
+        ("/api/chat", {**ASK, "stream": False, "options": {"stop": ["<|im_start|>"]}}, "/message/content", "stop"),
+        ("/generate", {"inputs": "hello", "parameters": {"stop": ["<|im_start|>"]}}, "/generated_text", "stop"),
+    ],
+)
+async def test_a_stop_string_that_is_a_control_token_acts(
+    world: World, path: str, body: dict[str, Any], said: str, why: str
+) -> None:
+    """Clients send the marks of a template as stop strings; such a token adds nothing to the text."""
+    a, mark = world.tokenizer.encode("a", add_special_tokens=False)[0], world.tokenizer.id_of("<|im_start|>")
+    world.engine.script = lambda request, tokenizer: [a, mark, a, a]
+    answer = (await world.client.post(path, json={"model": "demo", **body})).json()
+    text: Any = answer
+    for step in said.split("/")[1:]:
+        text = text[int(step) if step.isdigit() else step]
+    assert text == "a"
+    assert why in str(answer), "the reason is told as for any stop string"
+    assert world.engine.aborted, "and the engine stops"
 
 
 UNKNOWN = {**ASK, "banana": 1, "messages": [{**ASK["messages"][0], "mood": "calm"}], "stream_options": None}

@@ -195,6 +195,9 @@ async def test_echo_with_logprobs_as_lm_eval_reads_it(world: World) -> None:
     assert logprobs["text_offset"] == [0, 1, 2, 3]
     assert logprobs["top_logprobs"][0] is None
     assert [list(top) for top in logprobs["top_logprobs"][1:]] == [["b"], ["c"], ["안녕하세요"]]
+    [choice] = (await complete(world, [70, 68], max_tokens=1, echo=True, logprobs=0))["choices"]
+    own = zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True)
+    assert choice["logprobs"]["top_logprobs"] == [None, *({token: value} for token, value in [*own][1:])]
     assert world.engine.requests[0].params.prompt_logprobs == 1
     [choice] = (await complete(world, [68], max_tokens=3, logprobs=0))["choices"]
     assert choice["logprobs"]["text_offset"] == [0, 5, 6], "of 안녕하세요, a comma and a space"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from service.text.detokenizer import Detokenizer
@@ -194,3 +196,32 @@ def test_a_stop_string_before_the_content_ends_nothing() -> None:
     detokenizer = Detokenizer(texts("STOP", "|", "a", "STOP"), ("STOP",), boundary=Bar())
     assert "".join(detokenizer.push(id) for id in range(4)) == "STOP|a"
     assert detokenizer.stop_string == "STOP"
+
+
+class Decided(Bar):
+    is_undecided = False
+
+
+CONTROL = "<|call|>"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more", "given"),
+    [
+        (("a", "", "b"), {}, "a"),
+        (("a", "", "b"), {"include_stop": True}, f"a{CONTROL}"),
+        (("a", "", "b"), {"ignore_stop_until": 2}, "ab"),
+        (("a E", "", "b"), {"stop": ("END", CONTROL)}, "a E"),
+        (("a\xff", "", "b"), {}, "a\xff"),
+        (("a", "", "b"), {"boundary": Decided()}, "ab"),
+        (("a|c", "", "b"), {"boundary": Bar()}, "a|c"),
+        (("a", "", "b"), {"boundary": Late()}, "a"),
+    ],
+)
+def test_a_stop_string_that_is_a_control_token_ends_at_the_token(
+    tokens: tuple[str, ...], more: dict[str, Any], given: str
+) -> None:
+    """Such a token, the second here, has no text of its own."""
+    detokenizer = Detokenizer(texts(*tokens), **{"stop": (CONTROL,), "controls": {1: CONTROL}, **more})
+    assert "".join([*map(detokenizer.push, range(3)), detokenizer.finish()]) == given
+    assert detokenizer.stop_string == (None if given == "ab" else CONTROL)

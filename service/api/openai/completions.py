@@ -119,12 +119,15 @@ def _rows(tokens: Sequence[Token]) -> list[Row]:
 
 def _logprobs(answer: Answer, rows: Sequence[Row], places: Sequence[Placed]) -> dict[str, Any] | None:
     """Returns OpenAI's four parallel lists. With `echo` the prompt's tokens come first; the first of them has no
-    logprob. Among the likeliest a token has the text that `tokens` has: evaluations compare both."""
+    logprob. The likeliest tokens have the token itself beside them, with the text that `tokens` has: evaluations
+    compare both."""
     if answer.request.logprobs is None:
         return None
     name = answer.tokenizer.token_text
     top = [
-        {own if id == token_id else name(id): value for id, value in known.top} if known else None
+        {own if id == token_id else name(id): value for id, value in (*known.top, (token_id, known.logprob))}
+        if known
+        else None
         for (token_id, known), (own, _) in zip(rows, places, strict=True)
     ]
     return {
