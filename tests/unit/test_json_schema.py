@@ -15,6 +15,8 @@ from service.errors import InvalidRequest, UnsupportedField
 from service.text.grammars import Grammar
 from service.text.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, followed
 from service.text.grammars.json_values import Extent
+from service.text.grammars.matching import VocabularyGrammars
+from service.text.grammars.trial import tried
 from tests.grammars import FIELD, fits
 
 DRAFTS = {
@@ -279,6 +281,73 @@ def test_constants_with_control_characters_are_refused() -> None:
         assert refused({"items": {"const": wrong}})[0] == f"{FIELD}.items.const"
         assert refused({"enum": [1, wrong]})[0] == f"{FIELD}.enum"
     assert allowed({"properties": {"\x01": {"type": "null"}}}, {"\x01": None}, {"": None}) == [True, True]
+
+
+# -- unions -----------------------------------------------------------------------------------------------------------
+
+
+def tagged(tag: Any, **more: Any) -> Schema:
+    """As Pydantic writes a class of a discriminated union."""
+    kind = tag if isinstance(tag, dict) else {"const": tag} if isinstance(tag, str) else {"enum": tag}
+    return {"type": "object", "properties": {"kind": kind, **more}, "required": ["kind"]}
+
+
+CAT, DOG = tagged("cat", lives={"type": "integer"}), tagged("dog", name={"type": "string"})
+TO_CAT, TO_DOG = {"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}
+NAMED = {"Cat": CAT, "Dog": DOG, "Cow": {"const": "cow"}, "Any": TO_CAT, "Ring": {"$ref": "#/$defs/Ring"}}
+CATS = ({"kind": "cat", "lives": 9}, {"kind": "dog", "name": "Rex"}, {"kind": "dog", "name": 9}, {"kind": "cow"})
+EXCLUDING: dict[str, tuple[list[Any], list[bool]]] = {
+    "by reference": ([TO_CAT, TO_DOG], [True, True, False, False]),
+    "by two references": ([{"$ref": "#/$defs/Any"}, TO_DOG], [True, True, False, False]),
+    "of several strings": ([tagged(["dog", "cow"]), TO_CAT], [True, True, True, True]),
+    "a property by reference": ([TO_CAT, tagged({"$ref": "#/$defs/Cow"})], [True, False, False, True]),
+    "beside other types": ([TO_CAT, TO_DOG, {"type": ["null", "integer"]}], [True, True, False, False]),
+}
+OVERLAPPING: dict[str, list[Any]] = {
+    "one string of both": [TO_CAT, tagged(["cat", "dog"])],
+    "a property that both may leave out": [{**CAT, "required": []}, {**DOG, "required": []}],
+    "a tag that may be anything": [TO_CAT, tagged({})],
+    "numbers": [{"type": "integer"}, {"type": "number"}],
+    "anything": [TO_CAT, True],
+    "references without end": [TO_CAT, {"$ref": "#/$defs/Ring"}],
+}
+
+
+@pytest.mark.parametrize("union", EXCLUDING)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_discriminated_union_is_kept(union: str, is_inside: bool) -> None:
+    options, expected = EXCLUDING[union]
+    discriminator = {"mapping": {"cat": "#/$defs/Cat"}, "propertyName": "kind"}
+    schema: Schema = {"oneOf": options, "discriminator": discriminator}
+    if is_inside:
+        schema = {"type": "array", "items": schema}
+    values = [[each] for each in CATS] if is_inside else CATS
+    assert allowed({"$defs": NAMED, **schema}, *values) == expected
+
+
+@pytest.mark.parametrize("union", OVERLAPPING)
+def test_options_that_may_overlap_are_refused(union: str) -> None:
+    with pytest.raises(ValueError, match="oneOf"):
+        allowed({"$defs": NAMED, "oneOf": OVERLAPPING[union]}, 1)
+
+
+def test_the_refusal_says_what_to_write() -> None:
+    text = Grammar.of_json_schema({"$defs": NAMED, "oneOf": [TO_CAT, True]}, FIELD).text
+    assert "write `anyOf`" in tried(VocabularyGrammars.of_letters(), text)
+
+
+def test_a_tree_of_a_discriminated_union() -> None:
+    branch = tagged("branch", child={"oneOf": [{"$ref": "#/$defs/Branch"}, {"$ref": "#/$defs/Leaf"}]})
+    schema = {"$defs": {"Branch": branch, "Leaf": tagged("leaf")}, "$ref": "#/$defs/Branch"}
+    tree = {"kind": "branch", "child": {"kind": "branch", "child": {"kind": "leaf"}}}
+    assert allowed(schema, tree, {"kind": "branch", "child": {"kind": "twig"}}) == [True, False]
+
+
+def test_a_reference_into_options_still_finds_them() -> None:
+    """They stay where they are; so this union is refused."""
+    schema = {"$defs": NAMED, "properties": {"a": {"oneOf": [TO_CAT, TO_DOG]}, "b": {"$ref": "#/properties/a/oneOf/0"}}}
+    with pytest.raises(ValueError, match="oneOf"):
+        allowed(schema, {})
 
 
 # -- the documentation ------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from service.text.grammars.json_values import (
     with_bounds,
     with_patterns,
 )
+from service.text.grammars.unions import with_plain_unions
 
 MOST_LEVELS: Final = 64
 _SCHEMA: Final = frozenset({"additionalItems", "additionalProperties", "items"})
@@ -74,17 +75,21 @@ def followed(schema: Any, place: str, extent: Extent) -> dict[str, Any]:
             f"`{place}` is false, which no answer fits: send a schema that some value fits", param=place
         )
     require_exact_multiples(reader.multiples)
-    return {} if kept is True else kept
+    if kept is True:
+        return {}
+    return kept if reader.taken or reader.enters_options else dict(with_plain_unions(kept, kept))
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one schema and those in it, from outside to inside. `taken` are the addresses of those that were read."""
+    """Reads one schema and those in it, from outside to inside. `taken` are the addresses of those that were read;
+    `enters_options`: a reference leads to an option of a `oneOf`."""
 
     extent: Extent
     draft: str
     base: str
     taken: set[str] = field(default_factory=set)
+    enters_options: bool = False
     multiples: list[tuple[str, Any]] = field(default_factory=list)
 
     def read(self, schema: Any, at: str, level: int = 0) -> Any:
@@ -97,6 +102,7 @@ class _Reader:
             raise UnsupportedField(f"`{at}` must be a JSON schema: an object, true or false", param=at)
         self._require_own_name(schema, at, is_top=level == 0)
         _require_acts(schema, at, self.draft, is_top=level == 0)
+        self.enters_options |= "/oneOf/" in str(schema.get("$ref"))
         if "multipleOf" in schema:
             self.multiples.append((f"{at}.multipleOf", schema["multipleOf"]))
         kept: dict[str, Any] = {}

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
-from urllib.parse import unquote
 
 from service.text.grammars.matching import VocabularyGrammars
+from service.text.grammars.unions import pointed
 
 CPU_SECONDS: Final = 0.12
 MORE_MEMORY: Final = 128 * 1024 * 1024
@@ -40,6 +40,11 @@ _REASONS: Final = {
     signal.SIGABRT: _TOO_LARGE,
     signal.SIGSEGV: _TOO_DEEP,
 }
+_COMPILERS_OPTION: Final = "coerce_one_of"
+_MAY_OVERLAP: Final = (
+    "a value may fit two options of a `oneOf`: write `anyOf`, or give a required property of each object a string of "
+    "its own"
+)
 _OTHER_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string"})
 
 
@@ -83,7 +88,7 @@ def _compile(grammars: VocabularyGrammars, text: str, writes: int) -> None:
         require_end(text)
         verdict = "+"
     except ValueError as error:
-        verdict = f"-{error}"
+        verdict = f"-{_MAY_OVERLAP if _COMPILERS_OPTION in str(error) else error}"
     except BaseException as error:
         verdict = f"-it could not be compiled: {type(error).__name__}"
     with suppress(OSError):  # nobody reads it any more
@@ -139,7 +144,7 @@ class _Ends:
     def _ends(self, schema: dict[str, Any]) -> bool:
         if "const" in schema or "enum" in schema:
             return True
-        if "$ref" in schema and not self._is_known(self._target(schema["$ref"])):
+        if "$ref" in schema and not self._is_known(pointed(self._top, schema["$ref"])):
             return False
         if not all(map(self._is_known, schema.get("allOf", ()))):
             return False
@@ -165,20 +170,6 @@ class _Ends:
         first = schema.get("prefixItems", first)
         least = int(schema.get("minItems", 0))
         return all(map(self._is_known, first[:least])) and (least <= len(first) or self._is_known(rest))
-
-    def _target(self, reference: str) -> Any:
-        """The schema that a JSON pointer names; true for what is named otherwise, which is not looked up."""
-        place, _, pointer = reference.partition("#")
-        if place or (pointer and not pointer.startswith("/")):
-            return True
-        found = self._top
-        for step in pointer.split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
-            except (KeyError, IndexError, ValueError, TypeError):
-                return True
-        return found
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
