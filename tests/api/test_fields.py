@@ -32,6 +32,36 @@ async def test_a_stop_token_is_not_in_the_text(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {**ASK, "logit_bias": {"400": 5}}),
+        ("/v1/chat/completions", {**ASK, "stop_token_ids": [400]}),
+        ("/v1/completions", {"prompt": [400]}),
+        ("/v1/completions", {"prompt": "hello", "logit_bias": {"2147483647": -100}}),
+        ("/v1/embeddings", {"input": [[1], [400]]}),
+        ("/generate", {"inputs": "hello", "parameters": {"logit_bias": {"400": 5}}}),
+    ],
+)
+async def test_a_token_that_the_model_lacks_never_reaches_the_engine(
+    world: World, path: str, body: dict[str, Any]
+) -> None:
+    answer = await world.client.post(path, json={"model": "demo", **body})
+    assert answer.status_code in (400, 422) and "ids run from 0 to " in answer.text
+    assert not world.engine.requests
+
+
+async def test_an_empty_list_of_stop_strings_leaves_the_versions_own_ends(world: World) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {**ASK, "stop": []}),
+        ("/v1/messages", {**ASK, "max_tokens": 99, "stop_sequences": []}),
+        ("/api/chat", {**ASK, "stream": False, "options": {"stop": []}}),
+        ("/generate", {"inputs": "hello", "parameters": {"stop": []}}),
+    ):
+        assert (await world.client.post(path, json={"model": "demo", **body})).status_code == 200
+    assert [each.params.stop_token_ids for each in world.engine.requests] == [world.tokenizer.stop_token_ids] * 4
+
+
+@pytest.mark.parametrize(
     ("path", "body", "said", "why"),
     [
         ("/v1/chat/completions", {**ASK, "stop": ["<|im_start|>"]}, "/choices/0/message/content", "stop"),

@@ -57,3 +57,22 @@ async def test_format(world: World) -> None:
     assert grammar["json_schema"].items() >= {**schema, "additionalProperties": False}.items()
     assert '"type": "object"' in any_object and "properties" not in any_object
     assert without == ["", ""]
+
+
+async def test_an_option_at_the_wrong_place_is_refused_by_name(world: World) -> None:
+    """Ollama's own server takes it and does not act on it."""
+    for path, body in ROUTES:
+        for field, value in (("num_predict", 1), ("temperature", 0), ("stop", ["x"])):
+            answer = await world.client.post(path, json={**body, field: value})
+            assert f"`{field}`" in refused(answer)
+    assert not world.engine.requests
+
+
+async def test_options_that_are_null_ask_for_nothing(world: World) -> None:
+    """As LangChain writes them."""
+    names = ("mirostat", "mirostat_eta", "mirostat_tau", "num_ctx", "num_gpu", "num_thread", "repeat_last_n", "stop")
+    for path, _ in ROUTES:
+        await ask(
+            world, path, options=dict.fromkeys((*names, "repeat_penalty", "temperature", "tfs_z", "top_k", "top_p"))
+        )
+    assert len(world.engine.requests) == len(ROUTES)

@@ -79,6 +79,32 @@ async def test_parts_and_developer(world: World) -> None:
     assert first.token_ids == second.token_ids
 
 
+async def test_an_empty_text_is_a_text(world: World) -> None:
+    """Of a user, of an assistant, and as a list of no parts."""
+    for role in ("user", "assistant"):
+        for nothing in ("", [], [{"type": "text", "text": ""}]):
+            await chat(world, messages=[*CHAT, {"role": role, "content": nothing}, *CHAT])
+    assert len({request.token_ids for request in world.engine.requests}) == 2, "one prompt for each role"
+
+
+async def test_an_address_in_a_part_is_refused_and_not_asked_for(world: World) -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest/meta-data"}}
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, image]}]}
+    refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "unsupported_field")
+    assert refused["param"] == "messages[0].content[1].type"
+
+
+async def test_a_pattern_that_cannot_be_followed_is_no_free_text(world: World) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a$"}}, "required": ["a"]}
+    body = {
+        "messages": CHAT,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+    }
+    refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "invalid_request")
+    assert "regex" in refused["message"]
+    assert not world.engine.requests
+
+
 @pytest.mark.parametrize("name", ["tgi", "dummy", "demo", "demo:1"])
 async def test_models_that_answer(world: World, name: str) -> None:
     assert (await chat(world, model=name))["model"] == "demo:1"

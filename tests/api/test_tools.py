@@ -142,6 +142,19 @@ async def test_a_forced_call_has_a_grammar(world: World, choice: Any, expected: 
     assert free == ""
 
 
+async def test_values_of_an_enum_may_be_numbers(world: World) -> None:
+    priority = {
+        "type": "object",
+        "properties": {"priority": {"type": "number", "enum": [1, 2]}},
+        "required": ["priority"],
+    }
+    tool = {"type": "function", "function": {"name": "task", "parameters": priority}}
+    says(world, '<tool_call>\n{"name": "task", "arguments": {"priority": 2}}\n</tool_call>')
+    [choice] = (await ask(world, tools=[tool], tool_choice="required"))["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"priority": 2}'
+    assert '"enum": [1, 2]' in world.engine.requests[0].params.grammar
+
+
 async def test_a_format_beside_tools_allows_either(world: World) -> None:
     await ask(world, response_format={"type": "json_object"})
     assert "@first | @second" in world.engine.requests[0].params.grammar

@@ -33,6 +33,9 @@ def matched(pattern: str, *texts: str) -> list[str]:
 
 MATCHED: list[tuple[str, str, str]] = [
     ("a/b", "a/b", "ab"),
+    ("^[0-9]{3}$", "042", "42"),
+    ("[😀-🙏]{2}", "😨😨", "😨"),
+    ("^[가-힣]{2}$", "서울", "ab"),
     (r"a\/b", "a/b", r"a\/b"),
     (r"a\\/b", r"a\/b", "a/b"),
     (r"a\\\/b", r"a\/b", "a/b"),

@@ -181,6 +181,14 @@ def test_booleans() -> None:
     assert allowed({"items": False}, [], [1]) == [True, False]
 
 
+def test_an_object_of_no_properties_and_a_very_long_text_are_schemas() -> None:
+    """Tools without parameters and fields of files have them."""
+    assert allowed({"type": "object", "properties": {}}, {}, {"a": 1}) == [True, True]
+    assert allowed({"type": "object", "properties": {}, "additionalProperties": False}, {}, {"a": 1}) == [True, False]
+    assert allowed({"type": "string", "maxLength": 100_000}, "a" * 99, 1) == [True, False]
+    assert allowed({"type": "array", "maxItems": 0}, [], [1]) == [True, False]
+
+
 def test_something_that_is_no_schema() -> None:
     for wrong in (1, None, ["a"]):
         assert refused(wrong)[0] == FIELD
