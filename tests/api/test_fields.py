@@ -75,7 +75,7 @@ async def test_a_stop_string_that_is_a_control_token_acts(
     world: World, path: str, body: dict[str, Any], said: str, why: str
 ) -> None:
     """Clients send the marks of a template as stop strings; such a token adds nothing to the text."""
-    a, mark = world.tokenizer.encode("a", add_special_tokens=False)[0], world.tokenizer.id_of("<|im_start|>")
+    a, mark = (world.tokenizer.encode(text, add_special_tokens=False)[0] for text in ("a", "<|im_start|>"))
     world.engine.script = lambda request, tokenizer: [a, mark, a, a]
     answer = (await world.client.post(path, json={"model": "demo", **body})).json()
     text: Any = answer

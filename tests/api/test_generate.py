@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -219,6 +220,16 @@ async def test_request_id_of_body_and_header(world: World) -> None:
     assert error(response, 422, "invalid_request")["request_id"] == "mine-2"
     response = await world.client.post("/generate", json={"inputs": ""}, headers={"X-Request-Id": "no\tgood"})
     assert response.headers["x-request-id"] != "no\tgood"
+
+
+async def test_requests_of_one_id_at_once_are_two(world: World) -> None:
+    body: dict[str, Any] = {"inputs": "x", "request_id": "mine", "parameters": {"do_sample": True, "details": True}}
+    sent = (world.client.post("/generate", json=body, headers={"X-Request-Id": "mine"}) for _ in range(3))
+    answers = [each.json() for each in await asyncio.gather(*sent)]
+    assert len({request.id for request in world.engine.requests}) == len({each["id"] for each in answers}) == 3
+    for each in answers:
+        again = {**body, "parameters": {**body["parameters"], "seed": each["details"]["seed"]}}
+        assert (await ask(world, **again))["generated_text"] == each["generated_text"], "nobody has another's text"
 
 
 async def test_triton_is_answered_in_its_shape(world: World) -> None:

@@ -244,6 +244,22 @@ async def test_a_client_that_leaves_is_a_cause(serve: Serve) -> None:
         assert of(await scraped(world), "dosirak_requests_aborted_total", cause="client", **MODEL) == 1
 
 
+async def test_an_answer_that_a_client_left_counts_the_same_everywhere(serve: Serve) -> None:
+    async with serve(engine={"step_seconds": 0.01}) as world:
+        client = Client(world, "/generate", {"inputs": "hello world", "stream": True})
+        await until(lambda: sum(b"data:" in each.get("body", b"") for each in client.sent) > 2)
+        await client.leave()
+        found = await scraped(world)
+        for total, of_requests in (
+            ("dosirak_prompt_tokens_total", "dosirak_request_prompt_tokens_sum"),
+            ("dosirak_generation_tokens_total", "dosirak_request_generation_tokens_sum"),
+        ):
+            assert of(found, total, **MODEL) == of(found, of_requests, **MODEL) > 0
+        for count in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
+            assert of(found, f"dosirak_{count}_seconds_count", **MODEL) == 1
+        assert of(found, "dosirak_request_success_total", finish_reason="abort", **MODEL) == 1
+
+
 async def test_a_drain_is_a_cause(serve: Serve) -> None:
     engine = {"hold": (hold := asyncio.Event()), "fail_after": 2, "end": FinishReason.ABORT}
     async with serve(engine=engine) as world:

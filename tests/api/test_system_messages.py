@@ -99,3 +99,25 @@ async def test_names_are_written_or_told(tmp_path: Path) -> None:
         receipt = await ask(world, chat)
         assert "user kim\nhello" in sent(world) and "user lee\nworld" in sent(world)
         assert not receipt["notes"]
+
+
+ALTERNATING = """{%- for message in messages %}
+    {%- set is_user = message.role == 'user' %}
+    {%- if is_user != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must take turns.') }}{% endif %}
+    {{- message.content }}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/api/chat", "/generate", "/v1/responses"])
+async def test_a_chat_that_the_template_refuses_is_refused_in_its_words(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    """Before the first byte. Anthropic's route makes one message of neighbours of one role."""
+    turns = [{"role": "user", "content": "hi"}, {"role": "user", "content": "you"}]
+    async with serving(tmp_path, chat_template=ALTERNATING) as world:
+        messages = {"input" if path == "/v1/responses" else "messages": turns}
+        answer = await world.client.post(path, json={"model": "demo", "stream": stream, **messages})
+        assert answer.status_code in (400, 422)
+        assert "Roles must take turns." in answer.text
+        assert not world.engine.requests

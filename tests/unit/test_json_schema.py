@@ -283,6 +283,14 @@ def test_texts_have_one_writing() -> None:
         assert allowed(named, {value: None}, {value: 1}, {}) == [True, False, False]
 
 
+def test_keys_come_in_the_schemas_order_and_without_needless_blanks() -> None:
+    """A model can think in the first, and cannot write blanks without an end."""
+    number = {"type": "integer"}
+    schema = {"type": "object", "properties": {"z": number, "a": number}, "required": ["a", "z"]}
+    texts = (b'{"z": 1, "a": 2}', b'{"a": 2, "z": 1}', b'{"z": 1,  "a": 2}', b'{ "z": 1, "a": 2}', b'{"z": 1, "a": 2 }')
+    assert allowed(schema, *texts) == [True, False, False, False, False]
+
+
 def test_constants_with_control_characters_are_refused() -> None:
     """The compiler would leave the characters out."""
     for wrong in ("a\x01", "\x7f", ["\x00"], {"a": {"b": "\x1f"}}, {"\x0b": 1}):
