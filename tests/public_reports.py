@@ -30,6 +30,11 @@ REPORTS: Final[dict[str, tuple[PublicReport, ...]]] = {
             "tests/unit/test_tokenizer.py::test_chats_have_transformers_ids",
         ),
         PublicReport(
+            "vllm-project/vllm#27486",
+            "a prompt that the client had rendered got a second beginning token",
+            "tests/api/test_special_tokens.py::test_a_prompt_that_the_client_rendered_has_bos_once",
+        ),
+        PublicReport(
             "ggml-org/llama.cpp#3287",
             "a text that was tokenized and turned back had a space more",
             "tests/api/test_tokenizing.py::test_tokens_become_the_text_that_gave_them",
@@ -114,6 +119,11 @@ REPORTS: Final[dict[str, tuple[PublicReport, ...]]] = {
             "tests/unit/test_detokenizer.py::test_an_empty_stop_string_stops_nothing",
         ),
         PublicReport(
+            "vllm-project/vllm#2947",
+            "of the ends that a model's generation_config.json lists, one counted",
+            "tests/unit/test_tokenizer.py::test_stop_tokens_are_the_models_and_the_tokenizers",
+        ),
+        PublicReport(
             "ggml-org/llama.cpp#6745",
             "a chat never ended, because the file named another end than that of a turn",
             "tests/unit/test_gguf.py::test_tokens_end_an_answer_by_their_texts",
@@ -166,6 +176,11 @@ REPORTS: Final[dict[str, tuple[PublicReport, ...]]] = {
             "vllm-project/vllm#6521",
             "a prompt that was to be scored without an answer ended the engine",
             "tests/api/test_openai.py::test_an_echo_alone_scores_the_prompt",
+        ),
+        PublicReport(
+            "vllm-project/vllm#5334",
+            "the texts of an echo's tokens were those of all tokens before them too",
+            "tests/api/test_told_tokens.py::test_each_token_begins_at_its_offset",
         ),
         PublicReport(
             "xorbitsai/inference#5270",

@@ -216,12 +216,14 @@ CONTROL = "<|call|>"
         (("a", "", "b"), {"boundary": Decided()}, "ab"),
         (("a|c", "", "b"), {"boundary": Bar()}, "a|c"),
         (("a", "", "b"), {"boundary": Late()}, "a"),
+        (("a", CONTROL, "b"), {"skip_special_tokens": False}, "a"),
+        (("a", CONTROL, "b"), {"shown": frozenset({1}), "include_stop": True}, f"a{CONTROL}"),
     ],
 )
 def test_a_stop_string_that_is_a_control_token_ends_at_the_token(
     tokens: tuple[str, ...], more: dict[str, Any], given: str
 ) -> None:
-    """Such a token, the second here, has no text of its own."""
+    """Such a token, the second here, has no text of its own, unless it is shown."""
     detokenizer = Detokenizer(texts(*tokens), **{"stop": (CONTROL,), "controls": {1: CONTROL}, **more})
     assert "".join([*map(detokenizer.push, range(3)), detokenizer.finish()]) == given
     assert detokenizer.stop_string == (None if given == "ab" else CONTROL)
