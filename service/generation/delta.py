@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.text.arguments import is_object
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -30,6 +32,11 @@ class Call:
     name: str
     arguments: str = ""
     at: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments are a JSON object: not where the answer's end cut them, or the model wrote no JSON."""
+        return is_object(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ Nothing is sampled. The first choice computes the prompt; the others find it in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
@@ -21,10 +23,11 @@ from service.generation.request import Choices, GenerationRequest
 from service.text.reasoning import SWITCHES, ReasoningForm, Start, form_of
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
-from service.text.tools import ToolFormat
+from service.text.tools import ToolFormat, known_format
 from service.text.tools import format_of as tool_format_of
-from service.text.tools.formats import PYTHON_TAG
+from service.text.tools.formats import FINAL
 
+_MARKS: Final = re.compile(r"<\|[^|]+\|>")
 Variable = tuple[str, str | int | float | bool | None]
 
 
@@ -60,7 +63,8 @@ def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> G
         return request
     form, start = found
     ids = reasoning_marks(form, deployment.tokenizer)
-    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, start is Start.OPEN)
+    is_open = start is Start.OPEN
+    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, is_open, form.lead)
     return replace(request, grammar=grammar)
 
 
@@ -82,19 +86,29 @@ def _known(variables: tuple[Variable, ...], tokenizer: Tokenizer) -> Iterator[Va
 def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
     """Returns the request with the grammar of its calls, where calls are forced, strict or beside a grammar of its own.
     Raises UnsupportedField for a version whose template places no tools, or whose calls cannot be read."""
-    use = request.tools
+    use, tokenizer = request.tools, deployment.tokenizer
     if use is None:
-        return request
-    tokenizer = deployment.tokenizer
-    form = tool_format_of(tokenizer.template_texts)
+        return _in_channel(request, tokenizer)
     check_placed(tokenizer.with_options(request.chat_options), deployment)
+    form = tool_format_of(tokenizer.template_texts)
+    if use.is_parallel and not tokenizer.probes.takes_two_calls:
+        use = replace(use, is_parallel=False)
+        request = replace(request, tools=use)
     if not use.is_forced and request.grammar is None:
         if not use.is_strict:
             return request
         return replace(request, grammar=use.free_grammar(form, marks_of(form, tokenizer)))
     calls = use.grammar(form, marks_of(form, tokenizer))
-    whole = calls if use.is_forced or request.grammar is None else request.grammar.or_else(calls)
-    return replace(request, grammar=whole)
+    own = None if use.is_forced else _in_channel(request, tokenizer).grammar
+    return replace(request, grammar=calls if own is None else own.or_else(calls))
+
+
+def _in_channel(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:
+    """Returns the request with its grammar behind what this version writes before content."""
+    form = known_format(tokenizer.template_texts)
+    if request.grammar is None or form is None or not form.has_channels or not isinstance(request.source, Chat):
+        return request
+    return replace(request, grammar=request.grammar.behind(FINAL, marks_of(form, tokenizer)))
 
 
 def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
@@ -109,8 +123,7 @@ def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
 
 def marks_of(form: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:
     """Returns the control tokens among the texts around a call."""
-    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing, PYTHON_TAG) if text}
-    return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}
+    return special_tokens(form.marks, tokenizer)
 
 
 def with_choices(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
@@ -158,5 +171,11 @@ def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[Reas
 
 def reasoning_marks(form: ReasoningForm, tokenizer: Tokenizer) -> dict[str, int]:
     """Returns the control tokens among the marks of a reasoning part."""
-    found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing)}
+    texts = (form.opening, form.closing, *_MARKS.findall(form.opening + form.lead))
+    return special_tokens(texts, tokenizer)
+
+
+def special_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the ids of those texts that are control tokens."""
+    found = {text: tokenizer.id_of(text) for text in texts}
     return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}

@@ -14,7 +14,6 @@ It is synchronous and deterministic; it knows no engine, no time and no HTTP.
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -111,6 +110,11 @@ class OutputSequence:
         return "".join(self._reasoning)
 
     @property
+    def has_whole_calls(self) -> bool:
+        """Whether there are calls, and the arguments of all of them are JSON."""
+        return bool(self.calls) and all(call.is_whole for call in self.calls)
+
+    @property
     def reads_reasoning(self) -> bool:
         """Whether the text may have a reasoning part."""
         return self._readers.reasoning is not None
@@ -204,7 +208,8 @@ class OutputSequence:
                     reason = FinishReason.STOP
                     break
                 case CallBegun(index, name):
-                    self.calls.append(Call(f"call_{secrets.token_hex(12)}", name))
+                    assert self._readers.calls is not None
+                    self.calls.append(Call(self._readers.calls.form.new_id(), name))
                     calls.append(CallDelta(index, begun=self.calls[index]))
                 case CallText(index, text):
                     self.calls[index].arguments += text

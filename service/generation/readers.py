@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from service.context.prompt import Chat
 from service.generation.features import marks_of, reasoning_marks, reasoning_of
 from service.generation.request import GenerationRequest
 from service.text.reasoning import ReasoningReader, Start
 from service.text.tokenizer import Tokenizer
-from service.text.tools import CallReader, Content, Piece
-from service.text.tools import format_of as tool_format_of
+from service.text.tools import CallReader, Content, Piece, Thought, ToolFormat, format_of, known_format
+from service.text.tools.harmony import ChannelReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,31 @@ class Readers:
         if self.calls is None:
             return Reading(reasoning, [Content(text)])
         pieces = self.calls.push(text)
-        return Reading(reasoning, pieces + self.calls.finish() if is_last else pieces)
+        if is_last:
+            pieces += self.calls.finish()
+        reasoning += "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+        return Reading(reasoning, pieces)
 
 
 def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
     """Returns what reads one sequence of an answer. Raw prompts have no parts."""
     readers = Readers()
-    if request.tools is not None:
-        form = tool_format_of(tokenizer.template_texts)
+    form = _tool_format(request, tokenizer)
+    if form is not None:
         readers.shown |= frozenset(marks_of(form, tokenizer).values())
-        readers.calls = CallReader(form, request.tools.names)
+        kind = ChannelReader if form.has_channels else CallReader
+        readers.calls = kind(form, request.tools.schemas if request.tools else {})
     found = reasoning_of(request, tokenizer)
     if found is not None:
         form_, start = found
         readers.boundary, readers.reasoning = (ReasoningReader(form_, start is Start.OPEN) for _ in range(2))
         readers.shown |= frozenset(reasoning_marks(form_, tokenizer).values())
     return readers
+
+
+def _tool_format(request: GenerationRequest, tokenizer: Tokenizer) -> ToolFormat | None:
+    """Returns the form of what has to be read: calls, and answers in channels whether they may have calls or not."""
+    if request.tools is not None:
+        return format_of(tokenizer.template_texts)
+    form = known_format(tokenizer.template_texts) if isinstance(request.source, Chat) else None
+    return form if form is not None and form.has_channels else None

@@ -12,13 +12,10 @@ from dataclasses import replace
 from service.context.partition import SYSTEM_POSITION
 from service.context.policies import Policy
 from service.context.sources import Before
-from service.errors import InvalidRequest
 from service.generation.answer import Answer
-from service.generation.delta import Call
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import SessionTurn
 from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, Session, new_message_id
-from service.text.arguments import parsed
 from service.text.messages import Message, ToolCall
 
 
@@ -41,8 +38,8 @@ def message_of(said: Said) -> Message:
 
 def answer_message(sequence: OutputSequence) -> Message:
     """Returns the message that later prompts have for an answer."""
-    whole = [call for call in sequence.calls if _is_whole(call)]
-    cut = [f'{{"name": "{call.name}", "arguments": {call.arguments}' for call in sequence.calls if call not in whole]
+    whole = [call for call in sequence.calls if call.is_whole]
+    cut = [f'{{"name": "{call.name}", "arguments": {call.arguments}' for call in sequence.calls if not call.is_whole]
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in whole)
     return Message("assistant", "\n".join(filter(None, (sequence.text, *cut))), tool_calls=calls)
 
@@ -63,14 +60,6 @@ def open_calls(stored: Sequence[Said]) -> set[str]:
 
 def _calls(message: Message) -> list[Json]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-
-
-def _is_whole(call: Call) -> bool:
-    try:
-        parsed(call.arguments)
-    except InvalidRequest:
-        return False
-    return True
 
 
 def cut_position(session: Session) -> int:

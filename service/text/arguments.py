@@ -32,6 +32,30 @@ def parsed(text: str) -> dict[str, Value]:
     return value
 
 
+def is_object(text: str) -> bool:
+    """Whether the text is a JSON object that may be sent as arguments."""
+    try:
+        return bool(text) and parsed(text) is not None
+    except InvalidRequest:
+        return False
+
+
+INVALID: Final = "INVALID_JSON"
+"""The member that holds a text that is no JSON, as Anthropic's documentation names it."""
+
+
+def whole(text: str) -> str:
+    """Returns the text of an object. What only begins as one is a member INVALID of another: an answer may hold such
+    arguments, and a client sends them back. Raises as `parsed` for any other text."""
+    try:
+        parsed(text)
+    except InvalidRequest:
+        if not text.lstrip().startswith("{"):
+            raise
+        return written({INVALID: text})
+    return text
+
+
 def written(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 

@@ -31,6 +31,8 @@ from service.text.marking import Items, MarkedChat, Span
 from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
+from service.text.tools import known_format
+from service.text.tools.formats import with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
@@ -122,6 +124,7 @@ class ChatEncoder:
         control = _control_tokens(vocabulary, self._template.literals if self._template else "")
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+        self._form = known_format(self.literals)
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
 
     @property
@@ -183,6 +186,13 @@ class ChatEncoder:
         return len(self._quoted_pieces(text, chat.quoted)) if chat.quoted else memory.count(text)
 
     def _marked(self, messages: tuple[Message, ...], documents: tuple[Document, ...]) -> MarkedChat:
+        """Returns the chat as the template takes it: with its ids of calls, and with calls as text where it would leave
+        them out."""
+        assert self._template is not None
+        form = self._form
+        messages = with_ids(form, messages)
+        if form is not None and form.head and form.opening and not self._template.places_calls:
+            messages = tuple(map(form.as_text, messages))
         return MarkedChat.of(messages, documents, self._quoting, self._options.tools)
 
     def _rendered(

@@ -50,6 +50,13 @@ class Probes:
         """Whether the template writes the tokenizer's tools."""
         return self._tokenizer.tool_tokens([_ASK]) > 0
 
+    @cached_property
+    def takes_two_calls(self) -> bool:
+        """Whether the template writes a message with two calls, where it writes one with one."""
+        calls = tuple(ToolCall(f"{each}0000000", each, "{}") for each in _NAMES)
+        one, two = ([_ASK, Message("assistant", "", tool_calls=calls[:many])] for many in (1, 2))
+        return self._writes_all(two) or not self._writes_all(one)
+
     def opening_of(self, role: str) -> str:
         """Returns the end of a prompt, where the answer begins behind a message of this role; empty where the template
         cannot write one."""

@@ -41,10 +41,13 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningForm:
-    """Two marks."""
+    """Two marks. `told_by` is the text of a template that tells the form; without it the closing mark does. `lead` is
+    what a model writes between the closing mark and its content."""
 
     opening: str
     closing: str
+    told_by: str = ""
+    lead: str = ""
 
     def start(self, prompt: str) -> Start:
         """`prompt` is the text behind the last message, or more."""
@@ -55,6 +58,10 @@ class ReasoningForm:
 
 
 _FORMS: Final = (
+    ReasoningForm(  # gpt-oss
+        "<|channel|>analysis<|message|>", "<|end|>", told_by="<|channel|>", lead="<|start|>assistant"
+    ),
+    ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
     ReasoningForm("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
     ReasoningForm("[THINK]", "[/THINK]"),  # Magistral
     ReasoningForm("<seed:think>", "</seed:think>"),  # Seed-OSS
@@ -63,7 +70,7 @@ _FORMS: Final = (
 
 def form_of(template: str) -> ReasoningForm | None:
     """Returns the form by the texts that a template itself writes or looks for; None for a version without one."""
-    return next((form for form in _FORMS if form.closing in template), None)
+    return next((form for form in _FORMS if (form.told_by or form.closing) in template), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,16 @@ class ChatTemplate:
         tool = {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}
         return self.render(chat, (), True, now, [tool]) != self.render(chat, (), True, now)
 
+    @cached_property
+    def places_calls(self) -> bool:
+        """Whether the template writes the calls of a message, or refuses them; False where it leaves them out."""
+        call = {"id": "a00000000", "type": "function", "function": {"name": "name_of_a_call", "arguments": {}}}
+        chat = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]})
+        try:
+            return "name_of_a_call" in self.render(chat, (), True)
+        except InvalidRequest:
+            return True
+
     def render(
         self,
         messages: Sequence[Mapping[str, Value]],

@@ -71,7 +71,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [*CHAT, {**CALLING, "content": None}], "session_id": "s_1"}, "messages"),
     (calling(type="custom"), "messages[1].tool_calls[0].type"),
     (calling(function={"arguments": "[]"}), "tool_calls[0].function.arguments"),
-    (calling(function={"arguments": '{"a": 1'}), "tool_calls[0].function.arguments"),
+    (calling(function={"arguments": "a: 1"}), "tool_calls[0].function.arguments"),
     (calling(), "places no tool calls ('f')"),
     ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0]"),

@@ -20,7 +20,7 @@ from service.deployments import idle as module
 from service.deployments.deployment import DeploymentState
 from tests.api.ollama import CHAT, refused
 from tests.fake_service import INFO, WINDOW, World, publish, serving
-from tests.tools import REASONING, WITH_TOOLS
+from tests.tools import AS_TAGS, REASONING, WITH_TOOLS
 from tests.waiting import until
 
 
@@ -94,7 +94,7 @@ async def test_a_template_says_whether_a_version_thinks_and_calls_tools(tmp_path
     publish(Repository(tmp_path), chat_template=REASONING + "{{ '' if true else '</think>' }}")
     publish(Repository(tmp_path), "other", chat_template="{% broken")
     publish(Repository(tmp_path), "calling", chat_template=WITH_TOOLS)
-    publish(Repository(tmp_path), "unread", chat_template=WITH_TOOLS + "{{ '' if true else '<function=' }}")
+    publish(Repository(tmp_path), "unread", chat_template="{{ tools }}" + AS_TAGS.replace("function=", "call:"))
     publish(
         Repository(tmp_path), "refusing", chat_template="{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
     )

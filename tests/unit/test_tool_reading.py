@@ -55,7 +55,7 @@ CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
 
 
 def read(form: ToolFormat, text: str, size: Callable[[], int]) -> tuple[str, list[tuple[str, str]]]:
-    reader = CallReader(form, {"weather", "order"})
+    reader = CallReader(form, {"weather": {}, "order": {}})
     pieces = []
     while text:
         count = size()
@@ -84,7 +84,7 @@ def test_calls_apart_from_content() -> None:
 
 
 def test_arguments_go_out_as_they_come() -> None:
-    reader = CallReader(HERMES, {"weather"})
+    reader = CallReader(HERMES, {"weather": {}})
     assert reader.push('<tool_call>\n{"name": "weather", "arguments": ') == []
     assert reader.push('{"ci') == [CallBegun(0, "weather"), CallText(0, '{"ci')]
     assert reader.push('ty": "x"}') == [CallText(0, 'ty": "x"}')]
@@ -95,7 +95,7 @@ FORMATS = [
     ("[AVAILABLE_TOOLS] [TOOL_CALLS]", MISTRAL),
     ('{"name": function name, "parameters": dictionary of argument name and its value}', LLAMA),
     ("<|python_tag|>", LLAMA),
-    ("Call a function as JSON", JSON),
+    ('Call a function as {"name": name, "arguments": object}', JSON),
 ]
 
 
@@ -105,9 +105,9 @@ def test_the_format_is_what_the_template_writes() -> None:
 
 
 def test_formats_that_cannot_be_read_are_refused() -> None:
-    for mark in ["<function=", "[TOOL_CALLS]x[ARGS]", "<|channel|>"]:
+    for mark in ["<｜DSML｜function_calls>", "<|observation|>", ">>>all", "Call a function as you like"]:
         with pytest.raises(UnsupportedField, match="cannot act"):
-            format_of(f"a <tool_call> {mark}")
+            format_of(f"a {mark}")
 
 
 SCHEMA = {

@@ -23,12 +23,12 @@ from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
 from service.generation.delta import Call, CallDelta
 from service.generation.output_sequence import OutputSequence
+from service.text.arguments import INVALID
 
 STOP_REASONS: Final = {FinishReason.STOP: "end_turn", FinishReason.CONTENT_FILTER: "refusal"}
 """Anthropic's word for a finish reason; for the others it is `max_tokens`."""
 DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 """Reasons that are also told in our own word."""
-INVALID: Final = "INVALID_JSON"
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -160,7 +160,7 @@ def _stop(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
     word = STOP_REASONS.get(reason, "max_tokens")
     if sequence.stop_string is not None:
         word = "stop_sequence"
-    elif reason is FinishReason.STOP and sequence.calls:
+    elif reason is FinishReason.STOP and sequence.has_whole_calls:
         word = "tool_use"
     elif reason is FinishReason.LENGTH and answer.max_new_tokens < (answer.request.max_new_tokens or 0):
         word = "model_context_window_exceeded"

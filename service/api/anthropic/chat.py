@@ -22,6 +22,8 @@ from service.text.messages import Message
 STORED_CALL: Final = "call_"
 SHOWN_CALL: Final = "toolu_"
 """Anthropic's clients see the call `call_X` of every other dialect as `toolu_X`."""
+SHORT: Final = 9
+"""Characters of an id as Mistral's versions write it: without `call_`."""
 
 
 def shown_call(id: str) -> str:
@@ -47,7 +49,8 @@ def _as_stored(message: Message) -> Message:
     id = message.tool_call_id
     if id is None or not id.startswith(SHOWN_CALL):
         return message
-    return replace(message, tool_call_id=f"{STORED_CALL}{id.removeprefix(SHOWN_CALL)}")
+    own = id.removeprefix(SHOWN_CALL)
+    return replace(message, tool_call_id=own if len(own) == SHORT else f"{STORED_CALL}{own}")
 
 
 def chat_of(body: CountTokensBody) -> tuple[Message, ...]:

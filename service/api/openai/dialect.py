@@ -122,7 +122,7 @@ def finished(sequence: OutputSequence) -> dict[str, Any]:
     reason = sequence.finish_reason
     if reason in FINISH_REASONS:
         return {"finish_reason": FINISH_REASONS[reason], "finish_detail": reason.value}
-    if reason is FinishReason.STOP and sequence.calls:
+    if reason is FinishReason.STOP and sequence.has_whole_calls:
         return {"finish_reason": "tool_calls"}
     return {"finish_reason": reason.value if reason else None}
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from service.context.budget import MOST_PINS, ContextOptions
 from service.errors import InvalidRequest
-from service.text.arguments import MOST_LEVELS, parsed
+from service.text.arguments import MOST_LEVELS, whole
 from service.text.messages import Document, Message, ToolCall
 
 MAX_TOKENS: Final = 2**31 - 1
@@ -163,14 +163,17 @@ Read = Field(description="What openai-python read from the text beside it, and s
 
 def _an_object(value: str) -> str:
     try:
-        parsed(value)
+        return whole(value)
     except InvalidRequest:
         text = f"must be a JSON object as text, nested {MOST_LEVELS} levels deep at most"
         raise PydanticCustomError("wrong_field", "{text}", {"text": text}) from None
-    return value
 
 
-JsonObjectText = Annotated[str, AfterValidator(_an_object), Field(description="Empty text: no members.")]
+JsonObjectText = Annotated[
+    str,
+    AfterValidator(_an_object),
+    Field(description='Empty text: no members. An object that was cut, or is no JSON: sent as {"INVALID_JSON": text}.'),
+]
 
 
 class SamplingFields(Wire):

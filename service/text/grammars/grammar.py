@@ -93,12 +93,22 @@ class Grammar:
         """Returns the grammar of the answers that fit one of the two."""
         return self._within("start: @first | @second", (("first", self), ("second", other)))
 
-    def behind_reasoning(self, opening: str, closing: str, ids: Mapping[str, int], is_open: bool) -> Grammar:
-        """Returns the grammar of any text up to the closing mark, and then this. `ids` has the marks that are control
-        tokens. `is_open`: the prompt has opened the reasoning; else the answer may also have none."""
+    def behind(self, text: str, ids: Mapping[str, int]) -> Grammar:
+        """Returns the grammar of a text, and then this."""
+        start = f"start: {text_rule(text, ids)} @content"
+        return self._within(start, (("content", self),), tuple(ids.values())) if text else self
+
+    def behind_reasoning(
+        self, opening: str, closing: str, ids: Mapping[str, int], is_open: bool, lead: str = ""
+    ) -> Grammar:
+        """Returns the grammar of any text up to the closing mark, and then this, with `lead` between. `ids` has the
+        marks that are control tokens. `is_open`: the prompt has opened the reasoning; else the answer may also have
+        none."""
         think = f"TEXT? {token(ids[closing])}" if closing in ids else "rest"
-        begun = token(ids[opening]) if opening in ids else "begun"  # lazy: content that begins so is reasoning
-        start = "think BLANK? @content" if is_open else f"({begun} think BLANK?)? @content"
+        begun = text_rule(opening, ids)
+        begun = begun if "<[" in begun else "begun"  # lazy: content that begins so is reasoning
+        think_then = f"think BLANK? {text_rule(lead, ids)}"
+        start = f"{think_then} @content" if is_open else f"({begun} {think_then})? @content"
         rest = f"rest[suffix={_quoted(closing)}]: /{ANY}*/"
         lazy = f"begun[lazy]: {_quoted(opening)}"
         lines = (f"start: {start}", f"think: {think}", rest, lazy, f"TEXT: /{ANY}+/", r"BLANK: /\n{1,2}/")
@@ -134,6 +144,16 @@ def _require_size(text: str, field: str, most: int = MAX_GRAMMAR_BYTES) -> None:
 def token(id: int) -> str:
     """Returns a part of a Lark rule: the control token itself."""
     return f"<[{id}]>"
+
+
+def text_rule(text: str, ids: Mapping[str, int]) -> str:
+    """Returns a part of a Lark rule: a text in which some texts are control tokens; "" for an empty text."""
+    parts = re.split("(" + "|".join(map(re.escape, sorted(ids, key=len, reverse=True))) + ")", text) if ids else [text]
+    return " ".join(token(ids[part]) if part in ids else literal(part) for part in parts if part)
+
+
+def literal(text: str) -> str:
+    return _quoted(text)
 
 
 def _definitions(text: str, name: str) -> list[dict[str, Any]]:

@@ -3,249 +3,280 @@
     text      It rains. <tool_call>\\n{"name": "umbrella", "arguments": {"size": 2}}\\n</tool_call>
     pieces    Content("It rains.")   CallBegun("umbrella")   CallText('{"size": '), CallText("2}")
 
-The name goes out when it is whole, the arguments as they come. What only looks like a call is content in the end:
-nothing that the model wrote is lost, but the marks and blanks around calls.
+The name goes out when it is whole, JSON arguments as they come, others when they are whole. What only looks like a call
+is content in the end: nothing that the model wrote is lost, but the marks and blanks around calls. Arguments that an
+answer's end cuts are told as far as they came.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
 
-from service.text.reasoning import possible
-from service.text.tools.formats import PYTHON_TAG, ToolFormat
+from service.errors import InvalidRequest
+from service.text.arguments import parsed
+from service.text.tools.bodies import written
+from service.text.tools.formats import ToolFormat
+from service.text.tools.pieces import CallBegun, CallText, Content, Piece
+from service.text.tools.scanning import ObjectScan, string_end
+from service.text.tools.source import BLANKS, Source, Waiting
 
-_HEAD: Final = re.compile(
-    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,'
-    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-)
-_BETWEEN: Final = re.compile(r"\s*[,;]?\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Text that is no call."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallBegun:
-    """Call number `index` of the answer."""
-
-    index: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallText:
-    """More of the arguments of call number `index`, as the model writes them."""
-
-    index: int
-    text: str
-
-
-Piece = Content | CallBegun | CallText
-
-
-class ObjectEnd:
-    """Finds where a JSON object ends in a text that grows, from its first brace. It checks braces and strings only."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
-
-    def find(self, text: str) -> int | None:
-        """Takes in more text. Returns the index behind the object's last brace; None if the object goes on."""
-        for index, character in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif character == "\\":
-                    self._is_escaped = True
-                elif character == '"':
-                    self._in_string = False
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if self._depth <= 0:
-                    return index + 1
-        return None
+_NAMES: Final = ("name", "tool_name", "function")
+_ARGUMENTS: Final = ("arguments", "parameters")
+_LONGEST_HEAD: Final = 512
+"""Characters between a mark and named arguments."""
+_FENCE: Final = "```"
+_FENCED: Final = "```json"
 
 
 class CallReader:
     """Reads one answer. The pieces of all `push` calls and of `finish` are the answer."""
 
-    def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
-        """`names` are those of the functions that can be called: a call of any other is content."""
-        self._form = form
-        self._names = names
-        self._held = ""
-        self._read = self._content if form.opening else self._beginning
-        self._mark = ""
+    def __init__(self, form: ToolFormat, schemas: Mapping[str, Any]) -> None:
+        """`schemas` has the parameters of the functions that can be called: a call of any other is content."""
+        self.form = form
+        self.source = Source()
+        self._schemas = schemas
         self._calls = 0
-        self._end = ObjectEnd()
-        self._seen = 0  # characters of `held` that `end` has taken in
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that have begun."""
-        return self._calls
+        self._blanks = ""  # behind the last call
+        self._pieces: list[Piece] = []
+        self._steps = self._read()
+        self._is_done = False
+        self._advance()
 
     def push(self, text: str) -> list[Piece]:
         """Returns what is certain now."""
-        self._held += text
-        return list(self._certain())
+        self.source.add(text)
+        return self._advance()
 
     def finish(self) -> list[Piece]:
         """Returns the rest. A call whose arguments have not begun is content."""
-        pieces = list(self._certain())
-        rest, self._held = self._held, ""
-        if self._read == self._arguments or (self._read == self._behind and self._calls):
-            return pieces
-        rest = self._mark + rest if self._read == self._head else rest
-        return [*pieces, Content(rest)] if rest and (rest.strip() or not self._calls) else pieces
+        self.source.is_ended = True
+        return self._advance()
 
-    def _certain(self) -> Iterator[Piece]:
-        while True:
-            before, read = self._held, self._read
-            yield from self._read()
-            if self._held == before and self._read == read:
-                return
+    def _advance(self) -> list[Piece]:
+        if not self._is_done:
+            self._is_done = next(self._steps, True) is True
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
-    def _beginning(self) -> Iterator[Piece]:
-        """An answer that is a call from its beginning, or content as a whole."""
-        text = self._held.lstrip()
-        if PYTHON_TAG.startswith(text[: len(PYTHON_TAG)]):
-            if len(text) < len(PYTHON_TAG):
-                return
-            self._mark, self._held = PYTHON_TAG, text[len(PYTHON_TAG) :]
-            self._begin_head()
-        elif text[0] == "{":
-            self._begin_head()
-        else:
-            self._read = self._rest
-        yield from ()
+    def _read(self) -> Generator[None, None, None]:
+        if not self.form.opening:
+            yield from self._calls_alone()
+        while (yield from self._content()):
+            yield from self._calls_marked()
 
-    def _rest(self) -> Iterator[Piece]:
-        text, self._held = self._held, ""
+    def give(self, text: str) -> None:
+        """Content goes out."""
         if text:
-            yield Content(text)
+            self._pieces.append(Content(text))
 
-    def _content(self) -> Iterator[Piece]:
-        """Content up to an opening. Blanks before a call are its own."""
-        content, opening, behind = self._held.partition(self._form.opening)
-        if opening:
-            self._mark, self._held = content[len(content.rstrip()) :] + opening, behind
-            if self._form.is_list:
-                self._read = self._list
-            else:
-                self._begin_head()
-            content = content.rstrip() if self._calls == 0 else content.strip()
-        else:
-            content = content[: len(content) - possible(content, self._form.opening)]
-            self._held = self._held[len(content) :]
-        if content:
-            yield Content(content)
-
-    def _list(self) -> Iterator[Piece]:
-        text = self._held.lstrip()
-        if text[:1] == "[":
-            self._mark, self._held = self._mark + "[", text[1:]
-            self._begin_head()
-        elif text:
-            yield from self._no_call()
-
-    def _begin_head(self) -> None:
-        self._read, self._end, self._seen = self._head, ObjectEnd(), 0
-
-    def _head(self) -> Iterator[Piece]:
-        """A call up to its arguments."""
-        found = _HEAD.match(self._held)
-        if found:
-            name = json.loads(found[1], strict=False)
-            if name in self._names:
-                self._held, self._read, self._end = self._held[found.end() :], self._arguments, ObjectEnd()
-                yield CallBegun(self._calls, name)
-                self._calls += 1
-                return
-            yield from self._no_call()
-        elif self._held.strip() and not self._held.lstrip().startswith("{"):
-            yield from self._no_call()
-        else:
-            start, self._seen = self._seen, len(self._held)
-            end = self._end.find(self._held[start:])
-            if end is not None:
-                yield from self._whole(start + end)
-
-    def _whole(self, end: int) -> Iterator[Piece]:
-        """A call whose parts stand in another order."""
-        call = _call(self._held[:end])
-        if call is None or call[0] not in self._names:
-            yield from self._no_call()
-            return
-        yield CallBegun(self._calls, call[0])
-        yield CallText(self._calls, call[1])
+    def begin(self, name: str, arguments: str = "") -> None:
+        """A call begins, with the first of its arguments."""
+        self._pieces.append(CallBegun(self._calls, name))
         self._calls += 1
-        self._held, self._read = self._held[end:], self._behind
+        self.add(arguments)
 
-    def _arguments(self) -> Iterator[Piece]:
-        end = self._end.find(self._held)
-        text = self._held if end is None else self._held[:end]
-        self._held = self._held[len(text) :]
-        if end is not None:
-            self._read = self._closing
-        if text:
-            yield CallText(self._calls - 1, text)
+    def add(self, arguments: str) -> None:
+        """More of the last call's arguments."""
+        if arguments:
+            self._pieces.append(CallText(self._calls - 1, arguments))
 
-    def _closing(self) -> Iterator[Piece]:
-        """The brace behind the arguments."""
-        text = self._held.lstrip()
-        if text[:1] == "}":
-            self._held, self._read = text[1:], self._behind
-        elif text:
-            self._held, self._read = text, self._behind
-        yield from ()
+    def _content(self) -> Waiting:
+        """Content up to a mark of calls, which is left. Blanks before it are its own. Returns False at the end."""
+        source, form, blanks = self.source, self.form, [self._blanks]
+        marks = tuple(filter(None, (form.opening, form.around[0]))) if form.opening else ()
+        while True:
+            at, mark = source.first_of(marks)
+            text = source.take(at if mark or not source.is_ended else None)
+            inner = text.rstrip(BLANKS)
+            if inner:
+                self.give("".join(blanks) + inner)
+                blanks = []
+            blanks.append(text[len(inner) :])
+            if mark:
+                source.record("".join(blanks))
+                return True
+            if source.is_ended:
+                self.give("" if self._calls else "".join(blanks))
+                return False
+            yield
 
-    def _behind(self) -> Iterator[Piece]:
-        """What stands behind a call: its closing, another call, or content."""
-        form, text = self._form, self._held[_BETWEEN.match(self._held).end() :]  # type: ignore[union-attr]
-        if not text:
-            return
-        if form.is_list:
-            self._mark, self._held, self._read = "", text.removeprefix("]"), self._content
-            if text[0] == "{":
-                self._begin_head()
-        elif form.closing and form.closing.startswith(text[: len(form.closing)]):
-            if len(text) >= len(form.closing):
-                self._held, self._read = text[len(form.closing) :], self._content
-        elif form.opening:
-            self._read = self._content
+    def _calls_alone(self) -> Generator[None, None, None]:
+        """Calls that are an answer from its beginning; else it is content as a whole."""
+        source = self.source
+        source.record()
+        yield from source.blanks()
+        yield from source.skip(self.form.around[0])
+        yield from source.blanks()
+        yield from self._calls_here()
+
+    def _calls_marked(self) -> Generator[None, None, None]:
+        source, form = self.source, self.form
+        if (yield from source.skip(form.around[0])):
+            yield from source.blanks()
+        if (yield from source.skip(form.opening)) or form.body is None:
+            yield from self._calls_here()
         else:
-            self._mark, self._held, self._read = "", text, self._rest
-            if text[0] == "{":
-                self._begin_head()
-        yield from ()
+            self.give(source.recorded)
 
-    def _no_call(self) -> Iterator[Piece]:
-        """Gives the mark back as content."""
-        yield Content(self._mark)
-        self._mark, self._read = "", self._content if self._form.opening else self._rest
+    def _calls_here(self) -> Generator[None, None, None]:
+        """Calls behind their mark, and what ends them. What is none goes out as content."""
+        source, form, before, fence = self.source, self.form, self._calls, _FENCE if "`" in self.form.tail else ""
+        if form.body is not None and (form.opening or (yield from source.peek()) == "["):
+            yield from self._body()
+        else:
+            yield from source.blanks()
+            if (yield from source.skip(_FENCED)):
+                fence = _FENCE
+                yield from source.blanks()
+            has_list = yield from source.skip("[")
+            yield from source.blanks()
+            if (yield from source.peek()) == "{":
+                yield from self._objects()
+            elif form.name_of is not None and not has_list:
+                yield from self._named()
+        if self._calls == before:
+            self.give(source.recorded)
+        else:
+            yield from self._behind(fence)
+
+    def _behind(self, fence: str) -> Generator[None, None, None]:
+        """Marks and blanks behind a call, and braces too many."""
+        source, form = self.source, self.form
+        yield from source.blanks("" if form.body else "]};,")
+        for mark in (fence, "" if form.body else form.closing):
+            yield from source.skip(mark)
+            source.record()
+            yield from source.blanks()
+        self._blanks = "" if (yield from source.skip(form.around[1])) else source.recorded
+
+    def _objects(self) -> Generator[None, None, None]:
+        """Objects with a name and arguments, one behind the other."""
+        first = self._calls
+        while (yield from self.source.peek()) == "{":
+            before = self._calls
+            yield from self._object()
+            if self._calls == before:
+                if before > first:
+                    self.give(self.source.recorded)
+                return
+            self.source.record()
+            yield from self.source.blanks("};,")
+
+    def _object(self) -> Generator[None, None, None]:
+        """One object. Its arguments go out as they come where its name stands before them."""
+        source, given, has_begun = self.source, dict[str, str](), False
+        source.take(1)
+        while True:
+            yield from source.blanks(",")
+            if (yield from source.peek()) != '"':
+                break
+            key = _text((yield from self._string()))
+            yield from source.blanks(":")
+            is_next = key in _ARGUMENTS and not has_begun and _first(given, _NAMES) in self._schemas
+            if is_next and (yield from source.peek()) == "{":
+                has_begun = True
+                self.begin(_first(given, _NAMES))
+                yield from self.arguments()
+            else:
+                given[key] = yield from self._value()
+        if (yield from source.skip("}")) and not has_begun:
+            self._unordered(given)
+
+    def _unordered(self, given: Mapping[str, str]) -> None:
+        """A whole object whose arguments could not go out as they came."""
+        if given.get("function", "").startswith("{"):  # {"type": "function", "function": {"name": …
+            given = {key: written(value) or "" for key, value in _object(given["function"]).items()}
+        name, arguments = _first(given, _NAMES), _first(given, _ARGUMENTS)
+        if name in self._schemas and arguments.startswith("{"):
+            self.begin(name, arguments)
+
+    def _named(self) -> Generator[None, None, None]:
+        """A name, a mark, and arguments."""
+        source, form, head = self.source, self.form, ""
+        while "{" not in source.held and len(source.held) < _LONGEST_HEAD and not source.is_ended:
+            yield
+        head = source.held.partition("{")[0]
+        found = form.name_of.fullmatch(head) if form.name_of and "{" in source.held else None
+        if found is None or found[1] not in self._schemas:
+            return
+        source.take(len(head))
+        self.begin(found[1])
+        yield from self.arguments()
+
+    def _body(self) -> Generator[None, None, None]:
+        """Calls that are read as a whole."""
+        source, form = self.source, self.form
+        assert form.body is not None
+        if form.closing:
+            text = yield from source.until(form.closing)
+        elif (yield from source.peek()) == "[":
+            text = yield from self._value()
+        else:
+            return
+        calls = [(name, written(given)) for name, given in form.body(text or "", self._schemas)]
+        if all(name in self._schemas and given for name, given in calls):
+            for name, given in calls:
+                self.begin(name, given or "")
+
+    def arguments(self) -> Generator[None, None, None]:
+        """A JSON object's text as it comes, up to its end."""
+        source, scan = self.source, ObjectScan()
+        while not scan.is_ended:
+            size, text = scan.feed(source.held)
+            source.take(size)
+            self.add(text)
+            if not scan.is_ended:
+                if source.is_ended:
+                    return
+                yield
+
+    def _string(self) -> Generator[None, None, str]:
+        """Takes a JSON string with its quotes."""
+        source, parts, is_escaped = self.source, [self.source.take(1)], False
+        while True:
+            end, is_escaped = string_end(source.held, is_escaped)
+            parts.append(source.take(end))
+            if end is not None or source.is_ended:
+                return "".join(parts)
+            yield
+
+    def _value(self) -> Generator[None, None, str]:
+        """Takes a value: a string, what stands in brackets, or a word."""
+        source, parts = self.source, list[str]()
+        first = yield from source.peek()
+        if first == '"':
+            return (yield from self._string())
+        scan = ObjectScan(quotes="\"'" if self.form.body else '"', is_word=first not in "{[")
+        while not scan.is_ended:
+            size, text = scan.feed(source.held)
+            source.take(size)
+            parts.append(text)
+            if not scan.is_ended:
+                if source.is_ended:
+                    break
+                yield
+        return "".join(parts).strip()
 
 
-def _call(text: str) -> tuple[str, str] | None:
+def _text(value: str) -> str:
+    """Returns the text of a JSON string; another value as it stands."""
+    if not value.startswith('"'):
+        return value
     try:
-        value = json.loads(text)
+        return str(json.loads(value, strict=False))
     except ValueError:
-        return None
-    arguments = value.get("arguments", value.get("parameters"))
-    if not isinstance(value.get("name"), str) or not isinstance(arguments, dict):
-        return None
-    return value["name"], json.dumps(arguments, ensure_ascii=False)
+        return value
+
+
+def _first(given: Mapping[str, str], keys: Sequence[str]) -> str:
+    return next((_text(given[key]) for key in keys if key in given), "")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return parsed(text)
+    except InvalidRequest:
+        return {}

@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from service.errors import UnsupportedField
 from service.text.grammars import Grammar
-from service.text.grammars.grammar import ANY, json_rule, token
+from service.text.grammars.grammar import ANY, json_rule, literal, text_rule
 from service.text.grammars.json_values import Extent
 from service.text.messages import Tool
-from service.text.tools.formats import PYTHON_TAG, ToolFormat
-
-_PYTHON_TAG: Final = re.escape(PYTHON_TAG)
+from service.text.tools.formats import FINAL, ToolFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,9 @@ class ToolUse:
         return self.is_named or self.choice == "required"
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(tool.name for tool in self.tools)
+    def schemas(self) -> dict[str, Any]:
+        """The parameters of each function, by its name."""
+        return {tool.name: json.loads(tool.parameters or "{}") for tool in self.tools}
 
     @property
     def is_strict(self) -> bool:
@@ -45,64 +45,70 @@ class ToolUse:
 
     def grammar(self, form: ToolFormat, marks: dict[str, int]) -> Grammar:
         """Returns the grammar of answers that are calls. `marks` has the ids of control tokens among the format's
-        texts. Raises UnsupportedField for parameters that no grammar can keep."""
-        opening, closing = (_text(each, marks) for each in (form.opening, form.closing))
-        blank, separator = (_literal(each) if each else "" for each in (form.blank, form.separator))
+        texts. Raises UnsupportedField for a form that is read only, and for parameters that no grammar can keep."""
+        _require_written(form, "tool_choice" if self.is_forced else "tools")
         more = self.is_parallel and not self.is_named
-        if form.is_list:
-            start = f"start: {opening} {_list(form, more)}"
-        else:
-            whole = f"{opening} {blank} call {blank} {closing}"
-            start = f"start: whole ({separator} whole)*\nwhole: {whole}" if more else f"start: {whole}"
-        return self._with_calls(start, form, marks)
+        return self._with_calls(f"start: {_section(form, marks, more)}", form, marks)
 
     def free_grammar(self, form: ToolFormat, marks: dict[str, int]) -> Grammar:
         """Returns the grammar of all answers whose calls keep their form, and those of strict tools their schemas.
         Where a call has no mark, an answer that begins with a brace is a call. Raises as `grammar`."""
-        more = self.is_parallel
-        if not form.opening:
-            calls = f"call ({_literal(form.separator)} call)*" if more else "call"
-            start = rf"start: {calls} | TEXT?" + "\n" + rf"TEXT: /{ANY}+/ & ~/\s*(\{{|{_PYTHON_TAG}){ANY}*/"
-            return self._with_calls(start, form, marks)
-        blank = _literal(form.blank) if form.blank else ""
-        rest = _list(form, more) if form.is_list else f"{blank} call {blank} {_text(form.closing, marks)}"
-        if form.opening in marks:
-            begun, text = f"TEXT? {token(marks[form.opening])}", f"TEXT: /{ANY}+/"
+        _require_written(form, "tools")
+        section, first = _section(form, marks, self.is_parallel), form.first_mark
+        if form.has_channels:
+            start = f"start: {section} | {text_rule(FINAL, marks)} TEXT?\nTEXT: /{ANY}+/"
+        elif not form.opening:
+            tag = "|".join(map(re.escape, filter(None, ("{", form.around[0]))))
+            start = rf"start: {section} | TEXT?" + "\n" + rf"TEXT: /{ANY}+/ & ~/\s*({tag}){ANY}*/"
+        elif first in marks:
+            start = f"start: (TEXT? {section}){'*' if self._repeats(form) else '?'} TEXT?\nTEXT: /{ANY}+/"
         else:
-            begun = "begun"
-            text = f"TEXT: /{ANY}+/ & ~/{ANY}*{re.escape(form.opening)}{ANY}*/\n"
-            text += f"begun[suffix={_literal(form.opening)}]: /{ANY}*/"
-        some = "*" if more and not form.is_list else "?"
-        return self._with_calls(f"start: ({begun} {rest}){some} TEXT?\n{text}", form, marks)
+            rest = section.removeprefix(text_rule(first, marks))
+            start = f"start: (begun {rest}){'*' if self._repeats(form) else '?'} TEXT?\n"
+            start += f"TEXT: /{ANY}+/ & ~/{ANY}*{re.escape(first)}{ANY}*/\n"
+            start += f"begun[suffix={literal(first)}]: /{ANY}*/"
+        return self._with_calls(start, form, marks)
+
+    def _repeats(self, form: ToolFormat) -> bool:
+        return self.is_parallel and not form.is_list and not form.writes_around
 
     def _with_calls(self, start: str, form: ToolFormat, marks: dict[str, int]) -> Grammar:
         chosen = [(at, tool) for at, tool in enumerate(self.tools) if not self.is_named or tool.name == self.choice]
         extent = Extent()
-        calls = "\n".join(_call(form, at, tool, self.is_forced or tool.strict, extent) for at, tool in chosen)
+        calls = "\n".join(_call(form, marks, at, tool, self.is_forced or tool.strict, extent) for at, tool in chosen)
         call = f"call: {' | '.join(f'call_{at}' for at, _ in chosen)}\n{calls}"
         return Grammar(f"{start}\n{call}", "tools", tuple(marks.values()))
 
 
-def _list(form: ToolFormat, more: bool) -> str:
-    rest = f"({_literal(form.separator)} call)*" if more else ""
-    return f'"[" call {rest} "]"'
+def _require_written(form: ToolFormat, field: str) -> None:
+    if not form.head:
+        raise UnsupportedField(
+            f"`{field}` cannot force or bind calls here: this version writes them in the form {form.name}, which no "
+            "grammar keeps yet; use tool_choice auto, without strict and without another grammar",
+            param=field,
+        )
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _section(form: ToolFormat, marks: dict[str, int], more: bool) -> str:
+    """Returns the rule of the calls of an answer, with their marks."""
+    opening, closing = text_rule(form.opening, marks), text_rule(form.closing, marks)
+    separator = f"{text_rule(form.separator, marks)} " if form.separator else ""
+    if form.is_list:
+        calls = f'{opening} "[" call {f"({separator}call)*" if more else ""} "]" {closing}'
+    else:
+        blank = text_rule(form.blank, marks)
+        whole = f"{opening} {blank} call {blank} {closing}"
+        calls = f"{whole} ({separator}{whole})*" if more else whole
+    first, last = form.around if form.writes_around else ("", "")
+    return f"{text_rule(first, marks)} {calls} {text_rule(last, marks)}".strip()
 
 
-def _text(text: str, marks: dict[str, int]) -> str:
-    """Returns a literal, or the control token that the text is."""
-    return token(marks[text]) if text in marks else _literal(text) if text else ""
-
-
-def _call(form: ToolFormat, at: int, tool: Tool, keeps_schema: bool, extent: Extent) -> str:
-    head = _literal(form.written(_literal(tool.name)))
+def _call(form: ToolFormat, marks: dict[str, int], at: int, tool: Tool, keeps_schema: bool, extent: Extent) -> str:
+    head, tail = text_rule(form.written(tool.name), marks), text_rule(form.tail, marks)
     schema: dict[str, Any] = {"type": "object"}
     if keeps_schema and tool.parameters is None:
         schema |= {"properties": {}, "additionalProperties": False}
     elif keeps_schema and tool.parameters is not None:
         schema = json.loads(tool.parameters)
     arguments = json_rule(schema, f"tools[{at}].function.parameters", extent)
-    return f'call_{at}: {head} arguments_{at} "}}"\narguments_{at}: {arguments}'
+    return f"call_{at}: {head} arguments_{at} {tail}\narguments_{at}: {arguments}"

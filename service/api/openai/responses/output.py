@@ -17,6 +17,7 @@ from service.api.openai.responses.items import id_of, new_id
 from service.api.shared.serialiser import with_alternatives
 from service.generation.answer import Delta
 from service.generation.delta import CallDelta, Token
+from service.text.arguments import is_object
 
 Json = dict[str, Any]
 
@@ -110,6 +111,8 @@ class Output:
             return
         item["status"] = status
         if item["type"] == "function_call":
+            if not is_object(item["arguments"]):
+                item["status"] = "incomplete"
             yield self._event("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             part = _copy(item)["content"][0]

@@ -82,7 +82,7 @@ class ResponseSerialiser(Serialiser):
         return self.finished
 
     def _ended(self, answer: Answer) -> Json:
-        cut = CUT.get(answer.finish_reason)
+        cut = _cut(answer)
         detail: Json = {"finish_detail": answer.finish_reason.value} if answer.finish_reason in OURS else {}
         return {
             **self._begun(),
@@ -101,7 +101,7 @@ class ResponseSerialiser(Serialiser):
     def _steps(self, delta: Delta) -> Iterator[Json]:
         yield from self._output.add(delta)
         if delta.last:
-            yield from self._output.end(delta, "incomplete" if delta.answer.finish_reason in CUT else "completed")
+            yield from self._output.end(delta, "incomplete" if _cut(delta.answer) else "completed")
 
     def _numbered(self, step: Json) -> bytes:
         number, self._events = self._events, self._events + 1
@@ -148,6 +148,14 @@ class ResponseSerialiser(Serialiser):
 
 
 ECHOED: Final = {"text", "tools", "tool_choice"}
+
+
+def _cut(answer: Answer) -> str | None:
+    """Returns OpenAI's word for why the response is incomplete; also where the model ended inside of a call."""
+    sequence = answer.best[0]
+    if sequence.calls and not sequence.has_whole_calls:
+        return CUT.get(answer.finish_reason, "max_output_tokens")
+    return CUT.get(answer.finish_reason)
 
 
 def _usage(answer: Answer) -> Json:

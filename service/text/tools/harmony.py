@@ -1,0 +1,65 @@
+"""Harmony is how gpt-oss writes: messages in channels, the first of which the prompt has begun.
+
+    <|channel|>analysis<|message|>It asks …<|end|><|start|>assistant<|channel|>final<|message|>Hello
+    … <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"n": 1}<|call|>
+
+`analysis` is reasoning: the answer's first one is read by `service.text.reasoning`, later ones here. A message to a
+function is its call, all others are content. The marks and headers belong to none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from typing import Final
+
+from service.text.tools.pieces import Thought
+from service.text.tools.reading import CallReader
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS: Final = (_START, _CHANNEL, "<|end|>", "<|call|>", "<|return|>")
+_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+
+
+class ChannelReader(CallReader):
+    """Reads one answer in channels."""
+
+    def _read(self) -> Generator[None, None, None]:
+        source = self.source
+        yield from source.blanks()
+        if (yield from source.starts("to=")):
+            yield from self._message(_START)
+        while not (source.is_ended and not source.held):
+            mark = yield from self._up_to_mark(self.give)
+            if mark in (_START, _CHANNEL):
+                yield from self._message(mark)
+
+    def _message(self, mark: str) -> Generator[None, None, None]:
+        """A header, and what stands behind it up to the message's end."""
+        header = yield from self.source.until(_MESSAGE)
+        if header is None:
+            return
+        recipient = _RECIPIENT.search(header)
+        name = recipient[1] if recipient else ""
+        yield from self.source.blanks()
+        if name in self._schemas and (yield from self.source.peek()) == "{":
+            self.begin(name)
+            yield from self.arguments()
+            yield from self.source.blanks()
+        elif "analysis" in f"{mark}{header}".rpartition(_CHANNEL)[2] and not name:
+            following = yield from self._up_to_mark(lambda text: self._pieces.append(Thought(text)))
+            if following in (_START, _CHANNEL):
+                yield from self._message(following)
+
+    def _up_to_mark(self, sink: Callable[[str], None]) -> Generator[None, None, str]:
+        """Gives the text up to the next mark, which is taken. Returns the mark; "" at the end."""
+        source = self.source
+        while True:
+            at, mark = source.first_of(_ENDS)
+            if text := source.take(at if mark or not source.is_ended else None):
+                sink(text)
+            if mark:
+                return source.take(len(mark))
+            if source.is_ended:
+                return ""
+            yield

@@ -1,0 +1,131 @@
+"""Calls as families of models write them: read however the text is cut, and taken back by the family's template."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.context.prompt import Chat, build_prompt
+from service.errors import UnsupportedField
+from service.text.messages import ChatOptions, Message, Tool, ToolCall
+from service.text.tools import CallBegun, CallReader, CallText, Content, ToolUse, format_of
+from service.text.tools.harmony import ChannelReader
+from tests.families import FAMILIES, REFUSED, Family
+from tests.tokenizers import load
+
+TOOLS = tuple(
+    Tool(name, None, json.dumps({"type": "object", "properties": {key: {"type": kind} for key, kind in given.items()}}))
+    for name, given in {
+        "weather": {"city": "string", "days": "integer"},
+        "order": {"menu": "string", "count": "integer"},
+    }.items()
+)
+CALLED = [("weather", {"city": '서울}"', "days": 3}), ("order", {"menu": "비빔밥", "count": 2})]
+BY_NAME = {family.name: family for family in FAMILIES}
+families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+def reader_of(family: Family) -> CallReader:
+    form = format_of(family.template)
+    return (ChannelReader if form.has_channels else CallReader)(form, ToolUse(TOOLS).schemas)
+
+
+def read(family: Family, parts: list[str]) -> tuple[str, list[tuple[str, object]]]:
+    reader = reader_of(family)
+    pieces = [piece for part in parts for piece in reader.push(part)] + reader.finish()
+    calls = [(piece.name, "") for piece in pieces if isinstance(piece, CallBegun)]
+    for piece in pieces:
+        if isinstance(piece, CallText):
+            calls[piece.index] = (calls[piece.index][0], calls[piece.index][1] + piece.text)
+    content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+    return content, [(name, json.loads(text)) for name, text in calls]
+
+
+@families
+def test_two_calls_are_read(family: Family) -> None:
+    assert format_of(family.template).name == family.form
+    assert read(family, [family.says]) == (family.content, CALLED)
+    assert read(family, list(family.says)) == (family.content, CALLED)
+
+
+@given(st.sampled_from(FAMILIES), st.data())
+def test_calls_are_read_wherever_the_text_is_cut(family: Family, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(family.says)), max_size=12)))
+    parts = [family.says[a:b] for a, b in zip([0, *cuts], [*cuts, len(family.says)], strict=True)]
+    assert read(family, parts) == (family.content, CALLED)
+
+
+@given(st.sampled_from(FAMILIES), st.data())
+def test_a_cut_answer_is_read_the_same_in_parts(family: Family, data: st.DataObject) -> None:
+    """Whatever a limit cuts off and a model mixes up: parts read as the whole does, and nothing is raised."""
+    pieces = data.draw(st.lists(st.integers(0, len(family.says)), min_size=2, max_size=6))
+    text = "".join(family.says[min(a, b) : max(a, b)] for a, b in pairwise(pieces))
+
+    def pushed(parts: list[str]) -> list[tuple[str, str]]:
+        reader = reader_of(family)
+        joined: list[tuple[str, str]] = []
+        for piece in [each for part in parts for each in reader.push(part)] + reader.finish():
+            kind = type(piece).__name__
+            said = piece.name if isinstance(piece, CallBegun) else piece.text
+            if joined and joined[-1][0] == kind != "CallBegun":
+                said = joined.pop()[1] + said
+            joined.append((kind, said))
+        return joined
+
+    assert pushed([text]) == pushed(list(text))
+
+
+@families
+def test_two_turns_of_two_calls_are_taken_back(family: Family, tmp_path: Path) -> None:
+    """With the server's ids and with a client's own."""
+    plain = load(tmp_path, chat_template=family.template)
+    tokenizer = plain.with_options(ChatOptions(TOOLS))
+    form = format_of(tokenizer.template_texts)
+    assert tokenizer.probes.takes_two_calls is not family.alone
+    chat = [Message("user", "hello")]
+    for turn in range(2):
+        ids = [form.new_id(), f"toolu_of_the_client_{turn}"]
+        calls = [ToolCall(id, name, json.dumps(given)) for id, (name, given) in zip(ids, CALLED, strict=True)]
+        for some in [calls[:1], calls[1:]] if family.alone else [calls]:
+            chat.append(Message("assistant", family.content, tool_calls=tuple(some)))
+            chat += [Message("tool", f"result {call.id}", tool_call_id=call.id) for call in some]
+        prompt = build_prompt(tokenizer, 1 << 16, Chat(tuple(chat)), max_new_tokens=8)
+        text = tokenizer.decode(list(prompt.token_ids), skip_special_tokens=False)
+        body = text.partition("hello")[2]
+        assert body.count("weather") == body.count("order") == turn + 1, body
+        assert prompt.receipt.parts.total == len(prompt.token_ids)
+
+
+def test_forms_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:
+    for name, hint in REFUSED.items():
+        with pytest.raises(UnsupportedField, match="cannot act"):
+            format_of(Family(name, "", hint, "", "").template)
+
+
+@pytest.mark.parametrize("name", ["Hermes, Qwen", "Qwen3-Coder, Nemotron 3", "gpt-oss"])
+def test_reading_takes_time_in_proportion_to_the_text(name: str) -> None:
+    """Half a call, blanks and brackets without an end: 50,000 tokens each."""
+    says = BY_NAME[name].says
+    head = says[: says.index("서울")]
+    start = time.process_time()
+    for text in (head + "x" * 50_000, head[:-9] + " " * 50_000, "\n" * 50_000, says[:14] + '{"a":' * 10_000):
+        reader = reader_of(BY_NAME[name])
+        for character in text:
+            reader.push(character)
+        reader.finish()
+    assert time.process_time() - start < 2.5
+
+
+def test_arguments_nested_too_deep_are_no_call() -> None:
+    nested = f'<tool_call>{{"arguments": {"[" * 100_000 + "]" * 100_000}, "name": "order"}}</tool_call>'
+    assert read(BY_NAME["Hermes, Qwen"], [nested]) == (nested, [])
+    nested = f"<tool_call>\n<function=order>\n<parameter=count>{'[' * 100_000}</parameter></function>"
+    [(name, given)] = read(BY_NAME["Qwen3-Coder, Nemotron 3"], [nested])[1]
+    assert (name, given) == ("order", {"count": "[" * 100_000})
+    assert read(BY_NAME["Llama 4"], [f"[order(count={'[' * 5000}{']' * 5000})]"])[1] == []
