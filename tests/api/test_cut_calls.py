@@ -17,7 +17,7 @@ from tests.families import FAMILIES, REFUSED, Family
 from tests.tools import WITH_TOOLS
 
 ASK = [{"role": "user", "content": "hello"}]
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {
