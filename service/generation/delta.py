@@ -38,6 +38,11 @@ class Call:
         """Whether the arguments are a JSON object: not where the answer's end cut them, or the model wrote no JSON."""
         return is_object(self.arguments)
 
+    @property
+    def as_text(self) -> str:
+        """Returns a cut call as content."""
+        return f'{{"name": "{self.name}", "arguments": {self.arguments}'
+
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:

@@ -39,7 +39,7 @@ def message_of(said: Said) -> Message:
 def answer_message(sequence: OutputSequence) -> Message:
     """Returns the message that later prompts have for an answer."""
     whole = [call for call in sequence.calls if call.is_whole]
-    cut = [f'{{"name": "{call.name}", "arguments": {call.arguments}' for call in sequence.calls if not call.is_whole]
+    cut = (call.as_text for call in sequence.calls if not call.is_whole)
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in whole)
     return Message("assistant", "\n".join(filter(None, (sequence.text, *cut))), tool_calls=calls)
 

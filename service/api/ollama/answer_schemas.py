@@ -106,10 +106,21 @@ class OllamaGenerateAnswer(OllamaAnswer):
     thinking: str | None = None
 
 
+class OllamaCalledFunction(Shown):
+    name: str
+    arguments: Object
+
+
+class OllamaCalled(Shown):
+    id: str
+    function: OllamaCalledFunction
+
+
 class OllamaSaid(Shown):
     role: Literal["assistant"]
     content: str
     thinking: str | None = None
+    tool_calls: list[OllamaCalled] | None = None
 
 
 class OllamaChatAnswer(OllamaAnswer):

@@ -5,16 +5,20 @@ Ollama's grammars write no property that a schema does not name. JSON Schema all
 
 from __future__ import annotations
 
+import json
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from models.repository.disk.journal import timestamp
 from service.api.http.encoding import NDJSON, line
 from service.api.http.errors import ErrorDialect, body_of
+from service.api.ollama.messages import messages_of
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
+from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import Sampling, sampling_of
 from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
 from service.context.budget import ContextOptions
@@ -23,7 +27,7 @@ from service.context.prompt import Chat, Source, Text
 from service.engine.protocol.messages import NEUTRAL, FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
-from service.generation.delta import Token
+from service.generation.delta import Call, Token
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest
 from service.text.grammars import Grammar
@@ -87,7 +91,8 @@ DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 
 
 def parse_chat(body: OllamaChatBody) -> GenerationRequest:
-    return _request(body, Chat(tuple(each.message() for each in body.messages or ())))
+    tools = use_of(tuple(each.tool() for each in body.tools or ()), "auto", None, is_parallel=True)
+    return replace(_request(body, Chat(messages_of(body.messages or ()))), tools=tools)
 
 
 def parse_generate(body: OllamaGenerateBody) -> GenerationRequest:
@@ -143,27 +148,43 @@ class OllamaSerialiser(Serialiser):
     media_type = NDJSON
     comment = b" "
 
+    def __init__(self) -> None:
+        self._told = dict[int, int]()
+
     @staticmethod
     @abstractmethod
-    def text(text: str, thinking: str = "") -> dict[str, Any]:
-        """Returns the fields that hold a text of the model, and what it wrote for itself."""
+    def text(text: str, thinking: str = "", calls: Sequence[Call] = ()) -> dict[str, Any]:
+        """Returns the fields that hold a text of the model, what it wrote for itself, and its calls."""
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers
         [sequence] = answer.best
-        text = self.text(sequence.text, sequence.reasoning)
+        cut = (call.as_text for call in sequence.calls if not call.is_whole)
+        calls = [call for call in sequence.calls if call.is_whole]
+        text = self.text("\n".join(filter(None, (sequence.text, *cut))), sequence.reasoning, calls)
         return self._shown(answer, text, sequence.tokens, _end(answer, sequence))
 
     def events(self, delta: Delta) -> Iterable[bytes]:
-        """Yields a line for each token that adds text, or that has logprobs, and a last one without text."""
+        """Yields a line for each token that adds text or ends a call, or that has logprobs, and a last one without
+        text."""
         answer, token = delta.answer, delta.token
         if delta.text or delta.reasoning or (token and answer.request.logprobs is not None):
             yield line(self._shown(answer, self.text(delta.text, delta.reasoning), [token] if token else []))
+        for call in self._ended(delta):
+            text = self.text("", "", [call]) if call.is_whole else self.text(call.as_text)
+            yield line(self._shown(answer, text, ()))
         if delta.finish_reason is not None:
             yield line(self._shown(answer, self.text(""), (), _end(answer, delta.sequence)))
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         return line(body_of(error, request_id, ErrorDialect.OLLAMA))
+
+    def _ended(self, delta: Delta) -> Sequence[Call]:
+        """Returns the calls that this delta ends: one is whole where another begins, or the answer ends."""
+        calls, first = delta.sequence.calls, self._told.get(delta.sequence.number, 0)
+        last = len(calls) if delta.finish_reason is not None else max(first, len(calls) - 1)
+        self._told[delta.sequence.number] = last
+        return calls[first:last]
 
     @classmethod
     def without_text(cls, model: str, reason: Literal["load", "unload"]) -> dict[str, Any]:
@@ -181,14 +202,19 @@ class OllamaSerialiser(Serialiser):
 
 class ChatSerialiser(OllamaSerialiser):
     @staticmethod
-    def text(text: str, thinking: str = "") -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, **_thinking(thinking)}}
+    def text(text: str, thinking: str = "", calls: Sequence[Call] = ()) -> dict[str, Any]:
+        called = {"tool_calls": list(map(_called, calls))} if calls else {}
+        return {"message": {"role": "assistant", "content": text, **_thinking(thinking), **called}}
 
 
 class GenerateSerialiser(OllamaSerialiser):
     @staticmethod
-    def text(text: str, thinking: str = "") -> dict[str, Any]:
+    def text(text: str, thinking: str = "", calls: Sequence[Call] = ()) -> dict[str, Any]:
         return {"response": text, **_thinking(thinking)}
+
+
+def _called(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
 
 
 def _thinking(text: str) -> dict[str, str]:

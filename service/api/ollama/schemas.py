@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.ollama.durations import seconds_of
+from service.api.shared.chat_schemas import Tools
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_TOKENS,
+    MAX_TOOL_CALLS,
     NOTHING,
     Absent,
+    CallId,
     LeastProbability,
     MinP,
     ModelReference,
@@ -27,7 +31,7 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
-from service.text.messages import Message
+from service.text.arguments import MOST_LEVELS, is_object
 
 LATEST: Final = ":latest"
 """The tag that Ollama's clients put behind a name without one. No version can be called so."""
@@ -148,31 +152,57 @@ class OllamaBody(Wire):
         return self
 
 
+def _flat(value: dict[str, Any]) -> dict[str, Any]:
+    if not is_object(json.dumps(value)):
+        raise PydanticCustomError(
+            "wrong_field", "{text}", {"text": f"must be numbers of JSON, nested {MOST_LEVELS} levels deep at most"}
+        )
+    return value
+
+
+class OllamaFunction(Wire):
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    arguments: Annotated[dict[str, Any], AfterValidator(_flat)] | None = None
+    index: Annotated[int | None, Field(ge=0, description="The call's place in the answer that it is from.")] = None
+
+
+class OllamaCall(Wire):
+    """A call of an earlier answer, as Ollama's clients send it back."""
+
+    id: CallId | None = None
+    type: Literal["function"] | None = None
+    function: OllamaFunction
+
+
 class OllamaMessage(Wire):
-    later: ClassVar[dict[str, Absent]] = dict.fromkeys(("images", "tool_calls", "tool_name", "tool_call_id"), NOTHING)
+    """A tool's message is the result of a call: `tool_call_id` or `tool_name` names it; without either it is the next
+    one."""
+
+    later: ClassVar[dict[str, Absent]] = {"images": NOTHING}
     reasons: ClassVar[dict[str, str]] = {"images": IMAGES}
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: Annotated[str | None, Field(description="Of an earlier answer; it is not sent again.")] = None
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
+    tool_name: Annotated[str, Field(max_length=128)] | None = None
+    tool_call_id: CallId | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.thinking and self.role != "assistant":
             raise wrong("thinking", "is an assistant's: remove it from this message")
+        if self.tool_calls and self.role != "assistant":
+            raise wrong("tool_calls", "are an assistant's: remove them from this message")
+        for field in ("tool_name", "tool_call_id"):
+            if getattr(self, field) and self.role != "tool":
+                raise wrong(field, "is a tool's: remove it from this message")
         return self
-
-    def message(self) -> Message:
-        return Message(self.role, self.content or "", reasoning=self.thinking or "")
 
 
 class OllamaChatBody(OllamaBody):
     """Without messages nothing is generated: the model is loaded, or with `keep_alive` 0 unloaded."""
 
-    later: ClassVar[dict[str, Absent]] = {**OllamaBody.later, "tools": (None, [])}
-    reasons: ClassVar[dict[str, str]] = {
-        **OllamaBody.reasons,
-        "tools": "cannot act: no model calls tools on this server yet; remove them",
-    }
+    tools: Tools | None = None
     messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
 
 

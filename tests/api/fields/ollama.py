@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from service.api.ollama import schemas as ollama
 from tests.api.fields.cases import Table, acts, notes, refuses, under
-from tests.api.fields.native import HI, SCHEMA, engine, holds
+from tests.api.fields.native import ASKED, HI, SCHEMA, TOOLS, engine, holds
 from tests.api.fields.stage import TALK
 
 
@@ -29,6 +29,17 @@ OPTIONS: Final = (
     engine("seed", 7, "seed"),
     acts("stop", ["하나"], "answer", said("안녕하세요, 도시락 ")),
 )
+CALL: Final = "messages[1].tool_calls[0]."
+CALLED: Final = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": {}}}]},
+    {"role": "tool", "content": "sunny"},
+]
+BY_ID: Final = [
+    CALLED[0],
+    {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": {}}}]},
+    {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+]
 COMMON: Final = (
     acts("model", "demo:1", "answer.model"),
     acts("stream", True, "headers.content-type", holds("ndjson")),
@@ -51,7 +62,16 @@ CHAT: Final = Table(
         acts("messages[0].role", "system", "engine.prompt", holds("<|im_start|>system")),
         acts("messages[0].content", "salmon", "engine.prompt", holds("salmon")),
         notes("messages[0].thinking", "hm", 5, messages=[{"role": "assistant", "content": "ok"}, *HI]),
+        acts(f"{CALL}function.name", "seek", "engine.prompt", holds("seek"), messages=CALLED),
+        acts(f"{CALL}function.arguments", {"town": "x"}, "engine.prompt", holds("town"), messages=CALLED),
+        notes(f"{CALL}function.index", 1, "x", messages=CALLED),
+        notes(f"{CALL}type", "function", 5, messages=CALLED),
+        acts(f"{CALL}id", "c7", "status", 400, messages=BY_ID),
+        acts("messages[2].tool_name", "seek", "status", 400, messages=CALLED),
+        acts("messages[2].tool_call_id", "c7", "status", 400, messages=BY_ID),
+        *TOOLS[:5],
     ),
+    beside={"tools[].": ASKED},
 )
 GENERATE: Final = Table(
     ollama.OllamaGenerateBody,
