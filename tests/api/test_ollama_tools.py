@@ -71,14 +71,19 @@ async def test_a_cut_call_is_content(world: World, name: str) -> None:
 
 
 async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
-    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "order", "arguments": {}}}]}
+    called: dict[str, Any] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "order", "arguments": {}}}],
+    }
     result = {"role": "tool", "content": "x"}
-    for messages, named in (
+    cases: list[tuple[list[dict[str, Any]], str]] = [
         ([*ASK, result], "messages[1].tool_name"),
         ([*ASK, called, {**result, "tool_name": "weather"}], "messages[2].tool_name"),
         ([*ASK, called, {**result, "tool_call_id": "other"}], "messages[2].tool_call_id"),
         ([*ASK, called, result, result], "messages[3].tool_name"),
         ([{**ASK[0], "tool_calls": called["tool_calls"]}], "messages[0].tool_calls"),
         ([{**ASK[0], "tool_name": "order"}], "messages[0].tool_name"),
-    ):
+    ]
+    for messages, named in cases:
         assert named in (await chat(world, messages, status=400))["error"]
