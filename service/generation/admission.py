@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from service.engine.protocol.messages import EngineStats, FinishReason
-from service.errors import DeadlineExceeded, GenerationFailed, Overloaded, Unavailable
+from service.errors import DeadlineExceeded, GenerationFailed, InvalidRequest, Overloaded, Unavailable
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
 
@@ -62,6 +62,15 @@ class Admission:
                 "send it again after Retry-After, or set DOSIRAK_MAX_IN_PROGRESS higher",
                 retry_after=self.retry_after(count),
                 in_progress=self.in_progress,
+                max_in_progress=self.places,
+            )
+
+    def refuse_more_than_all(self, count: int) -> None:
+        """Raises InvalidRequest for a request that never finds its `count` places."""
+        if count > self.places:
+            raise InvalidRequest(
+                f"This request is {count} sequences at once, and this server runs at most {self.places}: ask for fewer "
+                "prompts, `n` or `best_of`, or set DOSIRAK_MAX_IN_PROGRESS higher",
                 max_in_progress=self.places,
             )
 

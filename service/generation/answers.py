@@ -90,6 +90,8 @@ class Answers:
         opening = opening or Opening()
         if requests[0].embedding is not None:
             return self._vectors(requests, opening)
+        if not requests[0].is_background:
+            self.admission.refuse_more_than_all(sum(request.best_of for request in requests))
         if len(requests) == 1:
             return self._answer(requests[0], opening, record)
         return merged([self._answer(request, opening) for request in requests])
@@ -131,7 +133,8 @@ class Answers:
     async def _vectors(self, requests: Sequence[GenerationRequest], opening: Opening) -> Deltas:
         """Answers embedding requests that came together, MOST_VECTORS at once. Vectors of two versions cannot be
         compared, so one version answers all of them, also while an alias moves."""
-        turns = asyncio.Semaphore(MOST_VECTORS)
+        at_once = min(len(requests), MOST_VECTORS, self.admission.places)
+        turns = asyncio.Semaphore(at_once)
 
         async def vector(answer: Answer) -> Deltas:
             async with turns:
@@ -142,7 +145,7 @@ class Answers:
                             yield delta
 
         async with AsyncExitStack() as held:
-            held.enter_context(self._places(requests[0], min(len(requests), MOST_VECTORS)))
+            held.enter_context(self._places(requests[0], at_once))
             answers = await self._begun(requests, opening, held, self.metrics.rejected)
             async with aclosing(merged(list(map(vector, answers)))) as deltas:
                 async for delta in deltas:
@@ -157,9 +160,11 @@ class Answers:
             opening = held.enter_async_context(self.conversations.turn(request, turn))
             try:
                 with self.metrics.turns_waiting.track_inprogress():
-                    async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                    async with asyncio.timeout(LONGEST_WAIT_SECONDS) as wait:
                         return await self._in_time(request, opening)
             except TimeoutError:
+                if not wait.expired():
+                    raise
                 raise Unavailable(
                     f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
                     "answers, then send this one again",
@@ -203,9 +208,11 @@ class Answers:
     async def _in_time(self, request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(left) as deadline:
                 return await work
         except TimeoutError:
+            if not deadline.expired():
+                raise  # the work's own, which no other deadline_ms changes
             raise too_late(request, 0.0) from None
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:

@@ -11,7 +11,7 @@ from service.engine.protocol.messages import FinishReason
 from service.errors import Overloaded
 from service.generation.admission import Admission
 from tests.api.conftest import Serve
-from tests.api.reading import error, events
+from tests.api.reading import error, openai_error, events
 from tests.fake_service import ScriptedEngine, World
 from tests.fakes import FakeClock
 from tests.waiting import until
@@ -31,12 +31,26 @@ async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> No
 
 
 async def test_every_sequence_takes_a_place(serve: Serve) -> None:
+    """A request larger than all places is no overload: no other time finds room for it. Embeddings come in parts."""
     async with serve(max_in_progress=3) as world:
-        error(await world.client.post("/generate", json={"inputs": "x", "parameters": {"n": 4}}), 503, "overloaded")
-        body = {"prompt": ["a", "b", "c", "d"], "max_tokens": 1}
-        assert (await world.client.post("/v1/completions", json=body)).status_code == 503
+        post = world.client.post
+        many = await post("/generate", json={"inputs": "x", "parameters": {"n": 4}})
+        assert "DOSIRAK_MAX_IN_PROGRESS" in error(many, 422, "invalid_request")["error"]
+        prompts = {"prompt": ["a", "b", "c", "d"], "max_tokens": 1, "stream": True}
+        openai_error(await post("/v1/completions", json=prompts), 400, "invalid_request")
         assert world.app.state.service.answers.admission.in_progress == 0
-        assert not world.engine.alive
+        assert not world.engine.requests
+        vectors = await post("/v1/embeddings", json={"input": ["a"] * 8, "model": "demo"})
+        assert len(vectors.json()["data"]) == 8
+
+
+async def test_a_timeout_of_the_work_is_no_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("service.generation.answers.build", slow)
+    async with serve() as world:
+        error(await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000}), 500, "internal")
 
 
 def test_retry_after_follows_the_measured_rate() -> None:

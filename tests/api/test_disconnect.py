@@ -29,7 +29,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 class Client:
     """Speaks ASGI itself, so that it can leave whenever it likes."""
 
-    def __init__(self, world: World, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, world: World, path: str, body: dict[str, Any], *, reads: bool = True) -> None:
         self.sent: list[MutableMapping[str, Any]] = []
         self.chunk = asyncio.Event()
         self._gone = asyncio.Event()
@@ -48,6 +48,7 @@ class Client:
             "client": ("127.0.0.1", 123),
             "server": None,
         }
+        self._reads = reads
         self.task = asyncio.create_task(world.app(scope, self._receive, self._send))
 
     async def _receive(self) -> MutableMapping[str, Any]:
@@ -59,6 +60,8 @@ class Client:
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         self.sent.append(message)
         self.chunk.set()
+        if not self._reads and message["type"] == "http.response.body":
+            await asyncio.Event().wait()
 
     async def leave(self) -> None:
         self._gone.set()
@@ -120,3 +123,22 @@ async def test_a_closed_socket_frees_the_request(serve: Serve, stream: bool) -> 
             post.cancel()
             await asyncio.gather(post, return_exceptions=True)
         await until(lambda: not world.engine.alive)
+
+
+async def test_an_answer_that_nobody_reads_ends_with_its_engine(serve: Serve) -> None:
+    async with serve(engine={"step_seconds": 0.001}) as world:
+        client = Client(world, "/generate_stream", {"inputs": "x"}, reads=False)
+        await client.chunk.wait()
+        await until(lambda: world.app.state.service.answers.admission.in_progress == 0)
+        assert not world.engine.aborted and not client.task.done()
+        await client.leave()
+
+
+async def test_who_reads_nothing_of_more_than_can_wait_is_gone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.answering.streaming.MOST_WAITING_BYTES", 100)
+    monkeypatch.setattr("service.api.answering.streaming.READING_SECONDS", 0.1)
+    async with serve(engine={"step_seconds": 0.001}) as world, asyncio.timeout(30):
+        client = Client(world, "/generate_stream", {"inputs": "x"}, reads=False)
+        await client.task
+        assert world.engine.aborted, "the engine waits for nobody"
+        assert world.app.state.service.answers.admission.in_progress == 0

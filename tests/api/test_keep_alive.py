@@ -62,6 +62,15 @@ async def test_comments_come_until_the_first_token(serve: Serve, path: str, body
         assert len(rest) == len(whole), "one event a token, as without the wait"
 
 
+@pytest.mark.parametrize(("path", "body"), STREAMS)
+async def test_comments_fill_a_pause_within_the_answer(serve: Serve, path: str, body: dict[str, Any]) -> None:
+    async with serve(engine={"step_seconds": 0.04}) as world, over_http(world) as url, asyncio.timeout(30):
+        async with httpx.AsyncClient() as client, client.stream("POST", url + path, json=body) as response:
+            lines = [line async for line in response.aiter_lines() if line]
+    between = lines[lines.index(next(line for line in lines if line.startswith("data: "))) :]
+    assert between.count(COMMENT) > 3
+
+
 async def client_without_wait(world: World, path: str, body: dict[str, Any]) -> list[str]:
     response = await world.client.post(path, json=body)
     return [line for line in response.iter_lines() if line.startswith("data: ")]
@@ -128,7 +137,7 @@ async def test_what_is_known_at_once_is_a_status(serve: Serve, stream: bool) -> 
             await post("/v1/chat/completions", json={"messages": [], "stream": stream}), 400, "invalid_request"
         )
         several = {"prompt": ["a", "b"], "stream": stream}
-        openai_error(await post("/v1/completions", json=several), 503, "overloaded")
+        openai_error(await post("/v1/completions", json=several), 400, "invalid_request")
 
 
 @pytest.mark.parametrize(("path", "body"), STREAMS)

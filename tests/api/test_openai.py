@@ -298,7 +298,8 @@ async def test_unknown_route_below_v1(world: World) -> None:
 
 async def test_overloaded_in_openais_words(serve: Serve) -> None:
     async with serve(max_in_progress=2) as world:
-        response = await world.client.post("/v1/chat/completions", json={"messages": CHAT, "n": 3})
+        with world.app.state.service.answers.admission.entered(1):
+            response = await world.client.post("/v1/chat/completions", json={"messages": CHAT, "n": 2})
         assert openai_error(response, 503, "overloaded")["type"] == "server_error"
         assert int(response.headers["retry-after"]) >= 1
 
