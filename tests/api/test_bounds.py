@@ -11,7 +11,7 @@ from service.engine.protocol.messages import FinishReason
 from service.errors import Overloaded
 from service.generation.admission import Admission
 from tests.api.conftest import Serve
-from tests.api.reading import error, openai_error, events
+from tests.api.reading import error, events, openai_error
 from tests.fake_service import ScriptedEngine, World
 from tests.fakes import FakeClock
 from tests.waiting import until

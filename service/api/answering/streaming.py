@@ -1,5 +1,5 @@
-"""Streaming starts a stream's response early, keeps it alive while no token comes, and writes ahead of a slow client, in
-every dialect.
+"""Streaming starts a stream's response early, keeps it alive while no token comes, and writes ahead of a slow client,
+in every dialect.
 
     first token within HEADERS_SECONDS ─▶ headers and the token; an error until then is a real HTTP status
     none yet, the version is loaded    ─▶ headers once the prompt is known, then a comment every COMMENT_SECONDS
