@@ -45,6 +45,11 @@ REPORTS: Final[dict[str, tuple[PublicReport, ...]]] = {
             "tests/property/test_detokenizer_random.py::test_deltas_join_to_the_full_decode",
         ),
         PublicReport(
+            "InternLM/lmdeploy#1743",
+            "a completion lost the blank between the prompt and its first word",
+            "tests/api/test_told_tokens.py::test_the_first_word_behind_a_raw_prompt_keeps_its_blank",
+        ),
+        PublicReport(
             "ggml-org/llama.cpp#7049",
             "the word behind an added token got other ids than the library's tokenizer gives",
             "tests/unit/test_tokenizer.py::test_chats_have_transformers_ids",

@@ -9,9 +9,11 @@ import time
 from array import array
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 from models.manifest import Manifest
-from service.context.prompt import Prompt
+from service.context.prompt import Chat, Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Choice
@@ -23,6 +25,8 @@ from service.generation.readers import readers_of
 from service.generation.request import Choices, GenerationRequest
 from service.observability.metrics import Abort, Measured
 from service.text.tokenizer import Tokenizer
+
+_ENOUGH_TO_SHOW_A_TEXT: Final = 64
 
 
 class Answer:
@@ -59,6 +63,7 @@ class Answer:
                 stop_ids,
                 guard.text_filter() if guard else None,
                 readers_of(request, deployment.tokenizer),
+                self.is_inside,
             )
             for number in range(request.best_of)
         ]
@@ -75,6 +80,13 @@ class Answer:
         self.stored_at: float | None = None
         self._batch_size_mean: float | None = None
         self._batch_sizes: list[int] = []
+
+    @cached_property
+    def is_inside(self) -> bool:
+        """Whether the answer goes on from the text of a raw prompt: a blank that its first token begins with stands
+        between two words then. A decoder whose prompt an encoder reads begins a text of its own."""
+        is_raw = not isinstance(self.request.source, Chat) and self.deployment.answer_window is None
+        return is_raw and bool(self.tokenizer.decode(self.prompt.token_ids[-_ENOUGH_TO_SHOW_A_TEXT:]))
 
     @property
     def manifest(self) -> Manifest:

@@ -64,8 +64,9 @@ class OutputSequence:
         stop_token_ids: tuple[int, ...],
         text_filter: TextFilter | None = None,
         readers: Readers | None = None,
+        inside: bool = False,
     ) -> None:
-        """`readers` part the text; without them all text is content."""
+        """`readers` part the text; without them all text is content. `inside`: the answer goes on from a text."""
         self.number = number
         self.seed = seed
         self.sampled: list[int] = []
@@ -95,6 +96,7 @@ class OutputSequence:
             skip_special_tokens=request.skip_special_tokens,
             shown=self._readers.shown,
             boundary=self._readers.boundary,
+            inside=inside,
             controls=tokenizer.controls_among(request.stop),
         )
         self._guard = None if text_filter is None else Guarded(text_filter, tokenizer.stand_in_id)

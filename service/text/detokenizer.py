@@ -21,7 +21,9 @@ NO_CONTROLS: Final[Mapping[int, str]] = MappingProxyType({})
 class Streams(Protocol):
     """A tokenizer as a detokenizer needs it."""
 
-    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream: ...
+    def text_stream(
+        self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset(), inside: bool = False
+    ) -> TextStream: ...
 
 
 class Boundary(Protocol):
@@ -57,12 +59,13 @@ class Detokenizer:
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
         boundary: Boundary | None = None,
+        inside: bool = False,
         controls: Mapping[int, str] = NO_CONTROLS,
     ) -> None:
         """The control tokens `shown` have a text, whatever `skip_special_tokens` says. Stop strings begin behind
-        `boundary`. `controls` are the stop strings that are a control token's text: a token without a text
-        completes its own."""
-        self._stream = tokenizer.text_stream(skip_special_tokens, shown)
+        `boundary`. `inside`: the answer goes on from a text. `controls` are the stop strings that are a control token's
+        text: a token without a text completes its own."""
+        self._stream = tokenizer.text_stream(skip_special_tokens, shown, inside)
         self._stop = tuple(text for text in stop if text)
         hidden = controls if skip_special_tokens else NO_CONTROLS
         self._controls = {id: text for id, text in hidden.items() if id not in shown}

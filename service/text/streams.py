@@ -111,13 +111,14 @@ class LocalStream:
 
     `byte_of(id)`: the byte of a byte-fallback token, None for any other, -1 for a token that the decode leaves out.
     Until the text so far is non-empty, leading spaces may still be stripped: the head is decoded from its start.
+    Behind the tokens `behind` the text is no head.
     """
 
-    def __init__(self, decode: Decode, byte_of: Callable[[int], int | None]) -> None:
+    def __init__(self, decode: Decode, byte_of: Callable[[int], int | None], behind: Sequence[int] = ()) -> None:
         self._decode = decode
         self._byte_of = byte_of
-        self._anchor: list[int] = []
-        self._anchor_length = 0
+        self._anchor = list(behind)
+        self._anchor_length = len(decode(self._anchor)) if behind else 0
         self._pending: list[int] = []
         self._run = bytearray()
 
@@ -165,13 +166,13 @@ class LocalStream:
 
 class WholeStream:
     """Works with any decoder, at O(n) per token. Text is one token late. All U+FFFD at the end are left out, because
-    some may stand for an unfinished character."""
+    some may stand for an unfinished character. `behind`: as in LocalStream."""
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, behind: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._ids: list[int] = []
-        self._before = ""
-        self._given = 0
+        self._ids = list(behind)
+        self._before = decode(self._ids) if behind else ""
+        self._given = len(self._before)
 
     def push(self, token_id: int) -> str:
         self._ids.append(token_id)

@@ -223,9 +223,12 @@ class Tokenizer:
         A token that ends inside a character adds nothing, the one that completes it the character."""
         return self._vocabulary.token_texts(ids)
 
-    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
-        """Returns the incremental form of `decode`, for one sequence. The control tokens `shown` are not left out."""
-        return self._vocabulary.text_stream(skip_special_tokens, shown)
+    def text_stream(
+        self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset(), inside: bool = False
+    ) -> TextStream:
+        """Returns the incremental form of `decode`, for one sequence. The control tokens `shown` are not left out.
+        `inside`: a text stands before it, so that its first token keeps its blank."""
+        return self._vocabulary.text_stream(skip_special_tokens, shown, inside)
 
     def token(self, token_id: int) -> str | None:
         """Returns the vocabulary's own writing of a token; None for an unknown id."""

@@ -187,8 +187,12 @@ class Vocabulary:
         pieces = [stream.push(id) for id in ids]
         return joining(whole, with_bytes(pieces, values))
 
-    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
-        """Returns a stream without the text of control tokens but `shown`, or with that of all."""
+    def text_stream(
+        self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset(), inside: bool = False
+    ) -> TextStream:
+        """Returns a stream without the text of control tokens but `shown`, or with that of all. `inside`: as behind
+        another text."""
+        behind = self.encode("a").ids if inside else []
         skipped = self.special - shown if skip_special_tokens else frozenset[int]()
 
         def decode(ids: Sequence[int]) -> str:
@@ -199,8 +203,8 @@ class Vocabulary:
         if self._steps == {"ByteLevel"}:
             return ByteStream(lambda id: b"" if id in skipped else self._token_bytes(id))
         if self._steps <= _LOCAL:
-            return LocalStream(decode, lambda id: -1 if id in skipped else self._fallback_byte(id))
-        return WholeStream(decode)
+            return LocalStream(decode, lambda id: -1 if id in skipped else self._fallback_byte(id), behind)
+        return WholeStream(decode, behind)
 
     def _token_bytes(self, id: int) -> bytes:
         """Returns a token's bytes as `tokenizers`' ByteLevel decoder does: the bytes of its stand-ins, or raw UTF-8 if

@@ -32,6 +32,13 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield served
 
 
+def behind_a_text(world: World) -> str:
+    """What the script's tokens say there. SentencePiece puts a blank before the first word, which a decode of these
+    tokens alone leaves out."""
+    first = world.tokenizer.token(world.tokenizer.encode(SAID, add_special_tokens=False)[0])
+    return f" {SAID}" if first == "▁a" else SAID
+
+
 async def answered(world: World, path: str, **body: Any) -> dict[str, Any]:
     answer = await world.client.post(path, json={**body, "max_tokens": 60, "temperature": 0})
     assert answer.is_success, answer.text
@@ -54,7 +61,7 @@ async def test_each_token_begins_at_its_offset(world: World, prompt: str) -> Non
     """And together they are the text, but for control tokens, which take no room."""
     choice = await answered(world, "/v1/completions", prompt=prompt, echo=True, logprobs=1)
     logprobs, text = choice["logprobs"], choice["text"]
-    assert text == prompt.replace("<|im_end|>", "") + SAID
+    assert text == prompt.replace("<|im_end|>", "") + behind_a_text(world)
     named = {"<s>", "<|im_end|>"}
     shown = [(token, at) for token, at in zip(logprobs["tokens"], logprobs["text_offset"], strict=True)]
     wrong = [each for each in shown if each[0] not in named and not text.startswith(*each)]
@@ -69,3 +76,38 @@ async def test_a_stream_tells_the_same(world: World) -> None:
     streamed = events(await world.client.post("/v1/completions", json=body))
     parts = [event["choices"][0]["logprobs"] for event in streamed if event["choices"]]
     assert {name: [each for part in parts if part for each in part[name]] for name in whole} == whole
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/completions", {"prompt": "hello"}, "choices.0.text"),
+        ("/v1/completions", {"prompt": "hello", "logprobs": 0, "stop": [" hi"]}, "choices.0.text"),
+        ("/generate", {"inputs": "hello"}, "generated_text"),
+        ("/api/generate", {"prompt": "hello", "raw": True, "stream": False}, "response"),
+    ],
+)
+async def test_the_first_word_behind_a_raw_prompt_keeps_its_blank(
+    world: World, path: str, body: dict[str, Any], said: str
+) -> None:
+    """It stands between two words, whole or streamed, and alone in the first token."""
+    found: Any = (await world.client.post(path, json={"model": "demo", **body})).json()
+    for step in said.split("."):
+        found = found[int(step) if step.isdigit() else step]
+    cut = " hi" if "stop" in body else "<"
+    assert found == behind_a_text(world).partition(cut)[0]
+    if path == "/v1/completions":
+        streamed = events(await world.client.post(path, json={"model": "demo", **body, "stream": True}))
+        assert "".join(event["choices"][0]["text"] for event in streamed) == found
+    if "logprobs" in body:
+        told = (await answered(world, path, **body))["logprobs"]
+        assert "".join(told["tokens"]).startswith(found) and told["text_offset"][:2] == [0, len(told["tokens"][0])]
+
+
+async def test_an_answer_that_begins_a_text_has_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chat, behind a prompt of control tokens alone, and where an encoder reads the prompt."""
+    assert (await answered(world, "/v1/chat/completions", messages=CHAT))["message"]["content"] == SAID
+    control = [world.tokenizer.encode("<|im_end|>", add_special_tokens=False)[0]]
+    assert (await answered(world, "/v1/completions", prompt=control))["text"] == SAID
+    monkeypatch.setattr("service.deployments.deployment.Deployment.answer_window", 400)
+    assert (await answered(world, "/v1/completions", prompt="hello"))["text"] == SAID

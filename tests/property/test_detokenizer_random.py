@@ -121,10 +121,12 @@ def test_deltas_join_to_the_full_decode(kind: str, data: st.DataObject) -> None:
     subject = tokenizer(kind)
     ids = data.draw(st.lists(st.integers(-1, subject.vocab_size + 2), max_size=24))
     skip = data.draw(st.booleans())
-    detokenizer = Detokenizer(subject, skip_special_tokens=skip)
+    inside = data.draw(st.booleans())
+    detokenizer = Detokenizer(subject, skip_special_tokens=skip, inside=inside)
     deltas = [detokenizer.push(id) for id in ids]
     deltas.append(detokenizer.finish())
-    whole = decoded(subject, ids, skip)
+    before = subject.encode("a", add_special_tokens=False) if inside else []
+    whole = decoded(subject, [*before, *ids], skip).removeprefix(decoded(subject, before, skip))
     assert "".join(deltas) == whole == detokenizer.text
     assert sum(delta.count("\ufffd") for delta in deltas) == whole.count("\ufffd")
 

@@ -16,7 +16,9 @@ class Bytes:
     def __init__(self, *tokens: bytes) -> None:
         self.tokens = tokens
 
-    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
+    def text_stream(
+        self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset(), inside: bool = False
+    ) -> TextStream:
         return ByteStream(lambda id: self.tokens[id])
 
 
@@ -130,7 +132,9 @@ def fallback(ids: list[int]) -> str:
 
 
 class Fallback:
-    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
+    def text_stream(
+        self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset(), inside: bool = False
+    ) -> TextStream:
         return LocalStream(lambda ids: fallback(list(ids)), lambda id: id if id < 256 else None)
 
 

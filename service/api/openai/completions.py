@@ -53,7 +53,7 @@ class CompletionSerialiser(OpenAISerialiser):
 
     def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
         prompt, echoed, rows = self._prompt(answer), self._prompt_rows(answer), _rows(sequence.tokens)
-        places = [*_Placing(answer).of(echoed), *_Placing(answer, len(prompt)).of(rows)]
+        places = [*_Placing(answer).of(echoed), *_Placing(answer, len(prompt), answer.is_inside).of(rows)]
         return {"text": prompt + sequence.text, "logprobs": _logprobs(answer, [*echoed, *rows], places)}
 
     def opening(self, delta: Delta) -> list[dict[str, Any]]:
@@ -66,7 +66,8 @@ class CompletionSerialiser(OpenAISerialiser):
         index, rows = self.index(delta), _rows([delta.token] if delta.token else [])
         placing = self._placing.get(index)
         if placing is None:
-            placing = self._placing[index] = _Placing(delta.answer, len(self._prompt(delta.answer)))
+            offset, is_inside = len(self._prompt(delta.answer)), delta.answer.is_inside
+            placing = self._placing[index] = _Placing(delta.answer, offset, is_inside)
         return [{"text": delta.text, "logprobs": _logprobs(delta.answer, rows, placing.of(rows))}]
 
     def nothing(self) -> dict[str, Any]:
@@ -93,9 +94,10 @@ class _Placing:
     """Says what tokens add to a text, and where, in characters; the text begins at `offset` of its choice. A control
     token has its name and takes no room; of a character's tokens the last one adds it. O(1) a token."""
 
-    def __init__(self, answer: Answer, offset: int = 0) -> None:
+    def __init__(self, answer: Answer, offset: int = 0, inside: bool = False) -> None:
         self._answer = answer
-        self._stream: TextStream = answer.tokenizer.text_stream(answer.request.skip_special_tokens)
+        skips = answer.request.skip_special_tokens
+        self._stream: TextStream = answer.tokenizer.text_stream(skips, inside=inside)
         self._certain = offset
 
     def of(self, rows: Sequence[Row]) -> list[Placed]:
