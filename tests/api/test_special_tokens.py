@@ -66,7 +66,7 @@ async def test_control_tokens_are_shown_on_demand(world: World, skips: bool, str
     """The token that ends the answer is part of neither; the prompt's echo follows the same rule."""
     asked: dict[str, Any] = {"skip_special_tokens": skips, "stream": stream, "logprobs": 0}
     said = SAID.replace("<|im_start|>", "") if skips else SAID
-    text = world.tokenizer.decode(world.tokenizer.encode("hi"), skip_special_tokens=skips) + said
+    text = world.tokenizer.decode(world.tokenizer.encode("hi"), skip_special_tokens=skips) + f" {said}"
     [choice] = await _choices(world, "/v1/completions", prompt="hi", echo=True, **asked)
     assert choice["text"] == text
     told = zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"], strict=True)
