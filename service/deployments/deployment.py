@@ -16,6 +16,7 @@ from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import DEFAULT, of_version
 from models.manifest import Manifest
 from models.repository.disk.leases import Lease
+from models.repository.parsers import BY_TEMPLATE, Parsers, parsers_of
 from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.engine_choice import require_same_tokens
@@ -73,6 +74,7 @@ class Deployment:
         self._occupants = 0
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
+        self._parsers = BY_TEMPLATE
         self._decoder_start: tuple[int, ...] = ()
         self.pooling = DEFAULT
         """How the version makes embeddings."""
@@ -107,6 +109,12 @@ class Deployment:
         if self._tokenizer is None:
             raise Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)
         return self._tokenizer
+
+    def read_as(self, parsers: Parsers) -> None:
+        """Reads the answers that begin from now on so."""
+        if self._tokenizer is not None and parsers != self._parsers:
+            self._tokenizer = self._tokenizer.read_as(parsers.reasoning_parser, parsers.tool_parser)
+        self._parsers = parsers
 
     @property
     def window(self) -> int:
@@ -150,7 +158,8 @@ class Deployment:
             _require_memory(self.manifest, self.needed_bytes)
             self._lease = repository.lease(self.manifest)
             await self._fetch(repository)
-            loading = asyncio.create_task(self._load(repository.path(self.manifest)))
+            parsers = await asyncio.to_thread(parsers_of, repository, self.manifest)
+            loading = asyncio.create_task(self._load(repository.path(self.manifest), parsers))
             checking = asyncio.create_task(self._check(repository))
             await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
             await checking
@@ -181,12 +190,13 @@ class Deployment:
             paths = (repository.path(self.manifest), repository.path(self.draft))
             await asyncio.to_thread(require_same_tokens, self.manifest, self.draft, *paths)
 
-    async def _load(self, directory: Path) -> None:
+    async def _load(self, directory: Path, parsers: Parsers) -> None:
         self._decoder_start = decoder_start(directory)
         self.pooling = of_version(directory)
         self.generation = generation_defaults.of_version(directory)
         starting = self.engine.start(on_loading=self._note_phase)
         self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
+        self.read_as(parsers)
 
     async def _give_up(self, loading: asyncio.Task[None] | None, reason: str) -> None:
         if loading is not None:

@@ -18,7 +18,9 @@ from typing import Final
 
 import structlog
 
+from models.errors import RepositoryError
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
+from models.repository.parsers import parsers_of
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout
 from service.deployments.activity import Activity
@@ -231,6 +233,12 @@ class Deployments:
         if self.has_engine and not self._stopping:
             self._following.load_moved()
 
+    async def follow_parsers(self) -> None:
+        """Reads the answers of loaded versions as their parsers say now."""
+        for deployment in self.all():
+            with contextlib.suppress(RepositoryError):
+                deployment.read_as(await asyncio.to_thread(parsers_of, self.repository, deployment.manifest))
+
     def describe(self) -> list[dict[str, object]]:
         """Returns the `data` of `GET /v1/deployments`."""
         return [deployment.describe() for deployment in self.all()]
@@ -273,6 +281,7 @@ class Deployments:
         await asyncio.sleep(_WATCH_SECONDS)
         self.follow_all()
         await self._wanted.follow()
+        await self.follow_parsers()
         if self._preload:
             self._default.retry()
 

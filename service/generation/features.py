@@ -20,11 +20,10 @@ from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest, UnsupportedField
 from service.generation.request import Choices, GenerationRequest
-from service.text.reasoning import SWITCHES, ReasoningForm, Start, form_of
+from service.text.reasoning import SWITCHES, ReasoningForm, Start
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
-from service.text.tools import ToolFormat, known_format
-from service.text.tools import format_of as tool_format_of
+from service.text.tools import ToolFormat
 from service.text.tools.formats import FINAL
 
 _MARKS: Final = re.compile(r"<\|[^|]+\|>")
@@ -46,7 +45,7 @@ def with_reasoning(request: GenerationRequest, deployment: Deployment) -> Genera
         return request
     given = dict(_known(request.template_variables, tokenizer))
     if use is not None:
-        for name, value in use.variables(form_of(tokenizer.template_texts), tokenizer.template_variables).items():
+        for name, value in use.variables(tokenizer.reasoning_form, tokenizer.template_variables).items():
             if given.setdefault(name, value) != value:
                 raise InvalidRequest(
                     f"`{use.field}` and `chat_template_kwargs.{name}` ask for different things: send one of them",
@@ -70,7 +69,7 @@ def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> G
 
 def _known(variables: tuple[Variable, ...], tokenizer: Tokenizer) -> Iterator[Variable]:
     """Yields the variables without those that ask for nothing."""
-    reasons = form_of(tokenizer.template_texts) is not None
+    reasons = tokenizer.reasoning_form is not None
     for name, value in variables:
         if name in tokenizer.template_variables or name in RESERVED:  # those are refused with the tokens
             yield name, value
@@ -90,7 +89,7 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
     if use is None:
         return _in_channel(request, tokenizer)
     check_placed(tokenizer.with_options(request.chat_options), deployment)
-    form = tool_format_of(tokenizer.template_texts)
+    form = tokenizer.tool_format
     if use.is_parallel and not tokenizer.probes.takes_two_calls:
         use = replace(use, is_parallel=False)
         request = replace(request, tools=use)
@@ -105,7 +104,7 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
 
 def _in_channel(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:
     """Returns the request with its grammar behind what this version writes before content."""
-    form = known_format(tokenizer.template_texts)
+    form = tokenizer.known_tool_format
     if request.grammar is None or form is None or not form.has_channels or not isinstance(request.source, Chat):
         return request
     return replace(request, grammar=request.grammar.behind(FINAL, marks_of(form, tokenizer)))
@@ -161,7 +160,7 @@ def _refuse_unusable(choices: Sequence[tuple[int, ...]], vocab_size: int) -> Non
 def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[ReasoningForm, Start] | None:
     """Returns the form of a reasoning part that the answer may have, and how far the prompt has begun it. `tokenizer`
     is the version's; the request's options are applied here."""
-    form = form_of(tokenizer.template_texts)
+    form = tokenizer.reasoning_form
     if form is None or not isinstance(request.source, Chat) or not request.source.messages:
         return None
     opening = tokenizer.with_options(request.chat_options).probes.opening_of(request.source.messages[-1].role)

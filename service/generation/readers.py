@@ -9,7 +9,7 @@ from service.generation.features import marks_of, reasoning_marks, reasoning_of
 from service.generation.request import GenerationRequest
 from service.text.reasoning import ReasoningReader, Start
 from service.text.tokenizer import Tokenizer
-from service.text.tools import CallReader, Content, Piece, Thought, ToolFormat, format_of, known_format
+from service.text.tools import CallReader, Content, Piece, Thought, ToolFormat
 from service.text.tools.harmony import ChannelReader
 
 
@@ -66,6 +66,6 @@ def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
 def _tool_format(request: GenerationRequest, tokenizer: Tokenizer) -> ToolFormat | None:
     """Returns the form of what has to be read: calls, and answers in channels whether they may have calls or not."""
     if request.tools is not None:
-        return format_of(tokenizer.template_texts)
-    form = known_format(tokenizer.template_texts) if isinstance(request.source, Chat) else None
+        return tokenizer.tool_format
+    form = tokenizer.known_tool_format if isinstance(request.source, Chat) else None
     return form if form is not None and form.has_channels else None

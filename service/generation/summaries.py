@@ -34,7 +34,7 @@ from service.generation.stored_turns import answer_message
 from service.observability.metrics import Metrics
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
-from service.text.reasoning import ReasoningUse, form_of
+from service.text.reasoning import ReasoningUse
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +178,7 @@ def _summary_request(answer: Answer, messages: tuple[Message, ...]) -> Generatio
         source=Chat(messages),
         model=answer.manifest.reference,
         max_new_tokens=_summary_tokens(answer),
-        reasoning=ReasoningUse.off(form_of(tokenizer.template_texts), tokenizer.template_variables),
+        reasoning=ReasoningUse.off(tokenizer.reasoning_form, tokenizer.template_variables),
         priority=BEHIND_ALL,
         owner=answer.request.owner,
     )

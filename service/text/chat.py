@@ -31,7 +31,7 @@ from service.text.marking import Items, MarkedChat, Span
 from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
-from service.text.tools import known_format
+from service.text.tools import ToolFormat, known_format
 from service.text.tools.formats import with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
@@ -117,11 +117,21 @@ class EncodedChat:
 class ChatEncoder:
     """Encodes chats for one version. Safe from any thread."""
 
-    def __init__(self, vocabulary: Vocabulary, source: str | None, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        source: str | None,
+        variables: Mapping[str, str],
+        tool_source: str | None = None,
+    ) -> None:
+        """`tool_source` is the template of chats with tools, where there is one of its own."""
         self._vocabulary = vocabulary
-        self._template = None if source is None else ChatTemplate(source, variables)
+        self._plain, self._with_tools = (
+            None if each is None else ChatTemplate(each, variables) for each in (source, tool_source or source)
+        )
+        self._template = self._plain
         self._options = ChatOptions()
-        control = _control_tokens(vocabulary, self._template.literals if self._template else "")
+        control = _control_tokens(vocabulary, self.literals)
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._form = known_format(self.literals)
@@ -129,19 +139,30 @@ class ChatEncoder:
 
     @property
     def literals(self) -> str:
-        """Returns every text that the template itself can write, joined by NUL."""
-        return "" if self._template is None else self._template.literals
+        """Returns every text that the templates themselves can write, joined by NUL."""
+        return "\0".join(each.literals for each in self._templates)
 
     @property
     def variables(self) -> frozenset[str]:
         """Returns the template's variables that a request can set."""
-        return frozenset() if self._template is None else self._template.variables
+        return frozenset[str]().union(*(each.variables for each in self._templates))
+
+    @property
+    def _templates(self) -> list[ChatTemplate]:
+        return [each for each in dict.fromkeys((self._plain, self._with_tools)) if each is not None]
+
+    def read_as(self, form: ToolFormat | None) -> ChatEncoder:
+        """Returns the same encoder for a version that writes calls in this form."""
+        given = copy(self)
+        given._form = form
+        return given
 
     def with_options(self, options: ChatOptions) -> ChatEncoder:
         """Returns an encoder of the same version whose chats have these tools and variables. Raises UnsupportedField
         for a variable that would stand for something else, or that holds a control token."""
         given = copy(self)
         given._options = options
+        given._template = self._with_tools if options.tools else self._plain
         for name, value in options.variables:
             if name in RESERVED or (isinstance(value, str) and self._quoting.search(value)):
                 why = "has a name of its own use" if name in RESERVED else "holds a control token"

@@ -29,6 +29,8 @@ class TokenizerFiles:
     eos_token_ids: tuple[int, ...]
     model_max_length: int
     class_name: str | None = None
+    tool_template: str | None = None
+    """The template of chats with tools, where there is one of its own (`tool_use`)."""
 
 
 def read_files(directory: Path) -> TokenizerFiles:
@@ -40,20 +42,23 @@ def read_files(directory: Path) -> TokenizerFiles:
     model = _json(directory / "config.json")
     generation = _json(directory / "generation_config.json")
     named = _named_tokens(config)
+    plain, with_tools = _chat_templates(directory, config)
     return TokenizerFiles(
         tokenizer=tokenizer,
         named_tokens=named,
         added=(*_added_tokens(config), *((token, True) for token in _extra_tokens(config))),
-        chat_template=_chat_template(directory, config),
+        chat_template=plain,
+        tool_template=with_tools,
         eos_token_ids=(*_ids(generation.get("eos_token_id")), *_ids(model.get("eos_token_id"))),
         model_max_length=_length([config.get("model_max_length"), *(model.get(key) for key in _LENGTH_KEYS)]),
         class_name=_content(config.get("tokenizer_class")),
     )
 
 
-def read_chat_template(directory: Path) -> str | None:
-    """Reads the chat template alone; None where there is none. Raises InvalidRequest if a file has the wrong form."""
-    return _chat_template(directory, _json(directory / "tokenizer_config.json"))
+def read_chat_templates(directory: Path) -> tuple[str | None, str | None]:
+    """Reads the chat templates alone: the usual one, and one of chats with tools; None where there is none. Raises
+    InvalidRequest if a file has the wrong form."""
+    return _chat_templates(directory, _json(directory / "tokenizer_config.json"))
 
 
 def _text(path: Path) -> str | None:
@@ -110,18 +115,18 @@ def _added_tokens(config: Mapping[str, Json]) -> Iterable[tuple[str, bool]]:
             yield text, token.get("special") is True
 
 
-def _chat_template(directory: Path, config: Mapping[str, Json]) -> str | None:
-    """Returns the template of chat_template.jinja, else chat_template.json, else tokenizer_config.json; of several,
-    `default`."""
+def _chat_templates(directory: Path, config: Mapping[str, Json]) -> tuple[str | None, str | None]:
+    """Returns the template of chat_template.jinja, else chat_template.json, else tokenizer_config.json; of several
+    those named `default` and `tool_use`."""
     source = _text(directory / "chat_template.jinja")
     if source is not None:
-        return source
+        return source, None
     template = _json(directory / "chat_template.json").get("chat_template", config.get("chat_template"))
     if isinstance(template, list):
         template = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-    if isinstance(template, dict):
-        template = template.get("default")
-    return template if isinstance(template, str) else None
+    named = template if isinstance(template, dict) else {"default": template}
+    plain, with_tools = (each if isinstance(each, str) else None for each in map(named.get, ("default", "tool_use")))
+    return plain, with_tools
 
 
 def _ids(value: Json) -> tuple[int, ...]:

@@ -48,29 +48,42 @@ class ReasoningForm:
     closing: str
     told_by: str = ""
     lead: str = ""
+    name: str = "think"
+    is_begun: bool = False
+    """Whether an answer begins inside of its reasoning, though no prompt opens it."""
 
     def start(self, prompt: str) -> Start:
         """`prompt` is the text behind the last message, or more."""
         text = prompt.rstrip()
         if text.endswith(self.opening):
             return Start.OPEN
-        return Start.CLOSED if text.endswith(self.closing) else Start.UNSAID
+        if text.endswith(self.closing):
+            return Start.CLOSED
+        return Start.OPEN if self.is_begun else Start.UNSAID
 
 
 _FORMS: Final = (
     ReasoningForm(  # gpt-oss
-        "<|channel|>analysis<|message|>", "<|end|>", told_by="<|channel|>", lead="<|start|>assistant"
+        "<|channel|>analysis<|message|>", "<|end|>", told_by="<|channel|>", lead="<|start|>assistant", name="harmony"
     ),
-    ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>", name="command"),  # Command A
     ReasoningForm("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
-    ReasoningForm("[THINK]", "[/THINK]"),  # Magistral
-    ReasoningForm("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ReasoningForm("[THINK]", "[/THINK]", name="magistral"),  # Magistral
+    ReasoningForm("<seed:think>", "</seed:think>", name="seed"),  # Seed-OSS
 )
+_THINK_BEGUN: Final = ReasoningForm("<think>", "</think>", name="think-begun", is_begun=True)
+REASONING_FORMS: Final = {form.name: form for form in (*_FORMS, _THINK_BEGUN)}
+"""By the names that a version's `reasoning_parser` may have."""
 
 
 def form_of(template: str) -> ReasoningForm | None:
     """Returns the form by the texts that a template itself writes or looks for; None for a version without one."""
     return next((form for form in _FORMS if (form.told_by or form.closing) in template), None)
+
+
+def reasoning_form_of(template: str, name: str | None) -> ReasoningForm | None:
+    """Returns the form of this name; without one that of the template."""
+    return form_of(template) if name is None else REASONING_FORMS.get(name)
 
 
 @dataclass(frozen=True, slots=True)

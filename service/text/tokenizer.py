@@ -19,8 +19,11 @@ from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import ChatOptions, Document, Message
 from service.text.probing import Probes
+from service.text.reasoning import ReasoningForm, reasoning_form_of
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
+from service.text.tools import ToolFormat
+from service.text.tools.formats import refuse_format, tool_format_of
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
@@ -61,8 +64,9 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._vocabulary = vocabulary = Vocabulary(files)
-        self._chat = ChatEncoder(vocabulary, files.chat_template, files.named_tokens)
+        self._chat = ChatEncoder(vocabulary, files.chat_template, files.named_tokens, files.tool_template)
         self._options = ChatOptions()
+        self._parsers: tuple[str | None, str | None] = (None, None)
         self._named = dict(files.named_tokens)
         self.vocab_size = vocabulary.size
         self.bos_token_id = self._id_of("bos_token")
@@ -121,6 +125,32 @@ class Tokenizer:
         while len(self._variants) > _VARIANTS:
             self._variants.popitem(last=False)
         return known
+
+    def read_as(self, reasoning: str | None, tools: str | None) -> Tokenizer:
+        """Returns the same tokenizer for a version whose reasoning and calls are read in the forms of these names; None
+        leaves it to the template, "none" reads nothing."""
+        known = copy(self)
+        known._parsers = (reasoning, tools)
+        known._chat = self._chat.read_as(known.known_tool_format)
+        known.probes = Probes(known)
+        known._forget()
+        known._owners = OrderedDict()
+        return known
+
+    @property
+    def reasoning_form(self) -> ReasoningForm | None:
+        """Returns how reasoning is marked; None where there is none."""
+        return reasoning_form_of(self.template_texts, self._parsers[0])
+
+    @property
+    def known_tool_format(self) -> ToolFormat | None:
+        """Returns how calls are written; None where it is not known."""
+        return tool_format_of(self.template_texts, self._parsers[1])
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """Returns how calls are written. Raises UnsupportedField where it is not known."""
+        return self.known_tool_format or refuse_format(self.template_texts)
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token by its text in the vocabulary."""

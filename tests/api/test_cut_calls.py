@@ -42,7 +42,7 @@ CUT = {
 
 
 @asynccontextmanager
-async def world_of(tmp_path: Path, template: str) -> AsyncIterator[World]:
+async def world_of(tmp_path: Path, template: object) -> AsyncIterator[World]:
     publish(Repository(tmp_path), chat_template=template, window=8192)
     async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as it:
         yield it

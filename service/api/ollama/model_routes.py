@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from models.manifest import Manifest
 from models.repository.disk.journal import timestamp
+from models.repository.parsers import Parsers, parsers_of
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
@@ -22,10 +23,10 @@ from service.api.ollama.schemas import LATEST, OllamaShowBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
 from service.errors import InvalidRequest
-from service.text.files import read_chat_template
-from service.text.reasoning import form_of
+from service.text.files import read_chat_templates
+from service.text.reasoning import reasoning_form_of
 from service.text.template import ChatTemplate
-from service.text.tools import format_of
+from service.text.tools.formats import tool_format_of
 
 router = Router(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
@@ -95,28 +96,30 @@ def _model(deployments: Deployments, name: str, manifest: Manifest) -> dict[str,
 
 
 def _capabilities(deployments: Deployments, manifest: Manifest) -> tuple[str, ...]:
-    """Returns what the version can do, in Ollama's words. Reads its template, once for each digest."""
-    return (*COMPLETION, *_template_capabilities(manifest.digest, deployments.repository.path(manifest)))
+    """Returns what the version can do, in Ollama's words. Reads its templates, once for each digest and parsers."""
+    repository = deployments.repository
+    parsers = parsers_of(repository, manifest)
+    return (*COMPLETION, *_template_capabilities(manifest.digest, repository.path(manifest), parsers))
 
 
 @lru_cache(maxsize=1024)
-def _template_capabilities(digest: str, directory: Path) -> tuple[str, ...]:
-    """Returns `tools` where the version's template places them and writes calls that can be read, and `thinking` where
-    it marks a reasoning part; nothing for a template that cannot be read: loading the version says why."""
+def _template_capabilities(digest: str, directory: Path, parsers: Parsers) -> tuple[str, ...]:
+    """Returns `tools` where a template of the version places them and calls are written in a form that is read, and
+    `thinking` where a reasoning part is marked; nothing for a template that cannot be read: loading the version says
+    why."""
     try:
-        source = read_chat_template(directory)
-        template = None if source is None else ChatTemplate(source, dict.fromkeys(NAMED_TOKENS, ""))
+        sources = [each for each in read_chat_templates(directory) if each is not None]
+        templates = [ChatTemplate(each, dict.fromkeys(NAMED_TOKENS, "")) for each in sources]
     except (InvalidRequest, OSError):
         return ()
-    if template is None:
-        return ()
-    tools = ("tools",) if _takes_tools(template) else ()
-    return (*tools, "thinking") if form_of(template.literals) is not None else tools
+    texts = "\0".join(each.literals for each in templates)
+    tools = tool_format_of(texts, parsers.tool_parser) and any(map(_places_tools, templates))
+    thinks = templates and reasoning_form_of(texts, parsers.reasoning_parser)
+    return (*(("tools",) if tools else ()), *(("thinking",) if thinks else ()))
 
 
-def _takes_tools(template: ChatTemplate) -> bool:
+def _places_tools(template: ChatTemplate) -> bool:
     try:
-        format_of(template.literals)
         return template.places_tools
     except InvalidRequest:
         return False

@@ -179,12 +179,21 @@ class GateShown(Shown):
 
 
 class VersionDetails(VersionShown):
-    """`gate` is null where the version was not measured, or the alias `production` has no gate."""
+    """`gate` is null where the version was not measured, or the alias `production` has no gate. The parsers are null
+    where the chat template says how answers are read."""
 
     files: list[VersionFileShown]
     layers: list[LayerShown]
     card: str | None
     gate: GateShown | None
+    reasoning_parser: str | None
+    tool_parser: str | None
+
+
+class ParsersShown(Shown):
+    model: str
+    reasoning_parser: str | None
+    tool_parser: str | None
 
 
 class ModelVersions(Shown):

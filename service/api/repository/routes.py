@@ -11,11 +11,14 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import structs
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from models.errors import RepositoryError
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.repository.gate import Limits
+from models.repository.parsers import Parsers, parsers_of, put_parsers
 from models.repository.report import Report
 from models.repository.repository import Repository
 from models.repository.standing import Gate, Standing, standings
@@ -30,10 +33,11 @@ from service.api.repository.answer_schemas import (
     JobShown,
     ModelPage,
     ModelVersions,
+    ParsersShown,
     Verified,
     VersionDetails,
 )
-from service.api.repository.schemas import EvaluateBody, ImportBody, QuantizeBody
+from service.api.repository.schemas import EvaluateBody, ImportBody, ParsersBody, QuantizeBody
 from service.errors import InvalidRequest
 from service.storage.cursors import decode, encode
 
@@ -45,6 +49,7 @@ CARD_BYTES: Final = 65_536
 router = Router(tags=["repository"])
 EVALUATE: Final = json_body(EvaluateBody)
 IMPORT: Final = json_body(ImportBody)
+PARSERS: Final = json_body(ParsersBody)
 QUANTIZE: Final = json_body(QuantizeBody)
 
 
@@ -78,6 +83,17 @@ async def get_version(service: ServiceDep, name: str, version: str) -> Response:
     measurements, and how the gate of `production` judges it."""
     repository, gate = service.deployments.repository, service.settings.gate
     return json_response(await asyncio.to_thread(_version, repository, gate, name, version))
+
+
+@router.patch(PREFIX + "/{name}/versions/{version}", response_model=ParsersShown)
+async def set_parsers(service: ServiceDep, name: str, version: str, body: ParsersBody = PARSERS) -> Response:
+    """Says how reasoning and calls of tools in the version's answers are read. It acts on answers that begin from now
+    on; other instances follow within seconds."""
+    repository = service.deployments.repository
+    manifest = await asyncio.to_thread(repository.get, name, version)
+    parsers = await asyncio.to_thread(_parsed, repository, manifest, body.model_dump(exclude_unset=True))
+    await service.deployments.follow_parsers()
+    return json_response({"model": manifest.reference, **structs.asdict(parsers)})
 
 
 @router.delete(PREFIX + "/{name}/versions/{version}", response_model=Deleted)
@@ -197,7 +213,14 @@ def _version(repository: Repository, gate: Gate, name: str, version: str) -> dic
     shown = shown_version(repository, manifest, repository.aliases(name), _standing(repository, gate, name))
     files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
     judged = _judged(repository, manifest, limits) if limits and shown["report"] else None
-    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": judged}
+    facts = {"digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": judged}
+    return {**shown, **facts, **structs.asdict(parsers_of(repository, manifest))}
+
+
+def _parsed(repository: Repository, manifest: Manifest, changes: Mapping[str, str | None]) -> Parsers:
+    parsers = replace(parsers_of(repository, manifest), **changes)
+    put_parsers(repository, manifest, parsers)
+    return parsers
 
 
 def _judged(repository: Repository, manifest: Manifest, limits: Limits) -> dict[str, Any]:

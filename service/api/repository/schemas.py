@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from service.api.shared.chat_schemas import ReasoningParser, ToolParser
 from service.api.shared.schemas import Wire
 
 Reason = Annotated[str, Field(max_length=1000)]
@@ -48,6 +49,14 @@ class QuantizeBody(Wire):
     precision: Literal["int8", "int8-weight", "llm-int8", "int4"] = "int8"
     group_size: Literal[32, 128] | None = None
     evaluate: Effort = "quick"
+
+
+class ParsersBody(Wire):
+    """How the version's answers are read, in place of what its chat template tells. null: by the template again;
+    "none": not at all. A field that is not sent stays as it is."""
+
+    reasoning_parser: ReasoningParser | None = None
+    tool_parser: ToolParser | None = None
 
 
 class EvaluateBody(Wire):

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from service.api.http.errors import hidden
 from service.api.shared.schemas import Absent, ChatMessage, Wire, unsupported, wrong
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import Tool
+from service.text.reasoning import REASONING_FORMS
 from service.text.tools import ToolUse
+from service.text.tools.formats import TOOL_FORMATS
 
 MAX_TOOLS: Final = 128
 WORD: Final = hidden("word")
@@ -70,6 +73,19 @@ ToolChoice = Annotated[
     Discriminator(lambda value: OBJECT if isinstance(value, dict | NamedTool) else WORD),
     BeforeValidator(_named, json_schema_input_type=str | NamedTool),
 ]
+
+
+def _one_of(names: Collection[str]) -> Any:
+    def check(value: str) -> str:
+        if value not in names:
+            raise PydanticCustomError("wrong_field", "{text}", {"text": f"must be one of {', '.join(names)}, or null"})
+        return value
+
+    return Annotated[str, AfterValidator(check), Field(description=f"One of {', '.join(names)}.")]
+
+
+ReasoningParser = _one_of((*REASONING_FORMS, "none"))
+ToolParser = _one_of((*TOOL_FORMATS, "none"))
 
 
 class ToolBody(Protocol):

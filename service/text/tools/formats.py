@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from service.errors import UnsupportedField
 from service.text.messages import Message, ToolCall
@@ -256,7 +256,7 @@ FORMATS: Final = (
 )  # fmt: skip
 _UNREADABLE: Final = ("<｜DSML｜", "<|observation|>", ">>>all", "<|plugin|>")
 """DeepSeek 3.2, GLM-4, Functionary and InternLM."""
-BY_NAME: Final = {form.name: form for form in FORMATS}
+TOOL_FORMATS: Final = {form.name: form for form in FORMATS}
 _NINE: Final = re.compile(r"[A-Za-z0-9]{9}")
 
 
@@ -267,18 +267,24 @@ def known_format(template: str) -> ToolFormat | None:
     return None if is_unreadable else found
 
 
+def tool_format_of(template: str, name: str | None) -> ToolFormat | None:
+    """Returns the format of this name; without one that of the template."""
+    return known_format(template) if name is None else TOOL_FORMATS.get(name)
+
+
 def format_of(template: str) -> ToolFormat:
     """Returns the format of a template. Raises UnsupportedField where it cannot be read."""
-    found = known_format(template)
-    if found is None:
-        mark = next((each for each in _UNREADABLE if each in template), None)
-        what = f"with {mark!r}, which is not read yet" if mark else "in a form that is not known"
-        raise UnsupportedField(
-            f"`tools` cannot act: this version's template writes calls {what}; use a version that writes them as JSON, "
-            f"or name the version's tool reader (one of {', '.join(BY_NAME)})",
-            param="tools",
-        )
-    return found
+    return known_format(template) or refuse_format(template)
+
+
+def refuse_format(template: str) -> NoReturn:
+    mark = next((each for each in _UNREADABLE if each in template), None)
+    what = f"with {mark!r}, which is not read yet" if mark else "in a form that is not known"
+    raise UnsupportedField(
+        f"`tools` cannot act: this version's template writes calls {what}; use a version that writes them as JSON, "
+        f"or set the version's tool_parser to one of {', '.join(TOOL_FORMATS)}",
+        param="tools",
+    )
 
 
 def with_ids(form: ToolFormat | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -105,6 +105,16 @@ QUANTIZE: Final = Table(
         acts("evaluate", "none", "orders.0.evaluate"),
     ),
 )
+PARSERS: Final = Table(
+    repository.ParsersBody,
+    f"{MODELS}/versions/1",
+    {},
+    (
+        acts("reasoning_parser", "think-begun", "answer.reasoning_parser"),
+        acts("tool_parser", "hermes", "answer.tool_parser"),
+    ),
+    "PATCH",
+)
 EVALUATE: Final = Table(
     repository.EvaluateBody,
     f"{MODELS}/versions/1/evaluate",
@@ -145,5 +155,6 @@ ROLLOUT: Final = Table(
     "PUT",
 )
 TABLES: Final = (
-    SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE, EVALUATE, ALIAS, REASON, ROLLOUT
+    SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE, PARSERS, EVALUATE,
+    ALIAS, REASON, ROLLOUT
 )  # fmt: skip
