@@ -19,6 +19,7 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "ImportBody": {"source": "Qwen/Qwen2.5-0.5B-Instruct", "precision": "int8"},
     "QuantizeBody": {"precision": "int8"},
     "EvaluateBody": {"effort": "quick"},
+    "ParsersBody": {"reasoning_parser": "think-begun", "tool_parser": "hermes"},
     "AliasBody": {"version": "1", "reason": "it is the first", "override": True},
     "ReasonBody": {"reason": "answers became worse"},
     "RolloutBody": {"candidate": "2", "weight": 10, "guards": {"error_rate": 0.05}, "override": True},
