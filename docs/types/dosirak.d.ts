@@ -207,15 +207,15 @@ export type DeletedResponse = { "id": string; "object": "response"; "deleted": t
 
 /** `replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
 version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
-with options of its own. */
-export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null); "engine"?: (string | null); "engine_options"?: (Record<string, (number | string)> | null) };
+with options of its own. `max_model_len` is the most positions of a sequence, at most the version's own. */
+export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null); "engine"?: (string | null); "engine_options"?: (Record<string, (number | string)> | null); "max_model_len"?: (number | null) };
 
 export type DeploymentList = { "data": (DeploymentShown)[] };
 
 /** `phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
 for it, `engine` what serves it. `shared_bytes` of the weights are in memory once for all replicas. `slow_path` is
-null where the engine's fastest way serves. */
-export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "engine": EngineShown; "memory_bytes": (number | null); "shared_bytes": (number | null); "slow_path": (SlowPathShown | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
+null where the engine's fastest way serves. `max_model_len` are the positions of a sequence. */
+export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "max_model_len": number; "engine": EngineShown; "memory_bytes": (number | null); "shared_bytes": (number | null); "slow_path": (SlowPathShown | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
 
 /** TGI's details. `prefill` has the prompt's tokens where the request sets `decoder_input_details`. */
 export type Details = { "finish_reason": "length" | "eos_token" | "stop_sequence"; "generated_tokens": number; "seed": number; "tokens": (TokenShown)[]; "prefill": (PromptToken)[]; "top_tokens"?: (((TokenShown)[])[] | null); "best_of_sequences"?: ((OtherSequence)[] | null) };
@@ -516,10 +516,17 @@ export type OfPart = { "sequence_number": number; "item_id": string; "output_ind
 
 export type OfResponse = { "sequence_number": number; "type": "response.created" | "response.in_progress" | "response.completed" | "response.incomplete" | "response.failed"; "response": ResponseShown };
 
+/** A call of an earlier answer, as Ollama's clients send it back. */
+export type OllamaCall = { "id"?: (string | null); "type"?: ("function" | null); "function": OllamaFunction };
+
+export type OllamaCalled = { "id": string; "function": OllamaCalledFunction };
+
+export type OllamaCalledFunction = { "name": string; "arguments": Record<string, unknown> };
+
 export type OllamaChatAnswer = { "model": string; "created_at": string; "done": boolean; "logprobs"?: ((OllamaLogprob)[] | null); "done_reason"?: ("stop" | "length" | "load" | "unload" | null); "finish_detail"?: ("deadline" | "error" | null); "total_duration"?: (number | null); "load_duration"?: (number | null); "prompt_eval_count"?: (number | null); "prompt_eval_duration"?: (number | null); "eval_count"?: (number | null); "eval_duration"?: (number | null); "digest"?: (string | null); "context_receipt"?: (Receipt | null); "guard"?: ((GuardFinding)[] | null); "message": OllamaSaid };
 
 /** Without messages nothing is generated: the model is loaded, or with `keep_alive` 0 unloaded. */
-export type OllamaChatBody = { "model": string; "stream"?: (boolean | null); "think"?: (boolean | "low" | "medium" | "high" | null); "format"?: (Record<string, unknown> | string | null); "options"?: (OllamaOptions | null); "keep_alive"?: ((number | string) | null); "truncate"?: (boolean | null); "logprobs"?: (boolean | null); "top_logprobs"?: (number | null); "messages"?: ((OllamaMessage)[] | null) };
+export type OllamaChatBody = { "model": string; "stream"?: (boolean | null); "think"?: (boolean | "low" | "medium" | "high" | null); "format"?: (Record<string, unknown> | string | null); "options"?: (OllamaOptions | null); "keep_alive"?: ((number | string) | null); "truncate"?: (boolean | null); "logprobs"?: (boolean | null); "top_logprobs"?: (number | null); "tools"?: ((ToolFields)[] | null); "messages"?: ((OllamaMessage)[] | null) };
 
 /** `quantization_level` is the version's precision; `parent_model` the version that it was made from, if any. */
 export type OllamaDetails = { "parent_model": string; "format": "safetensors"; "family": string; "families": (string)[]; "parameter_size": string; "quantization_level": string };
@@ -540,6 +547,8 @@ export type OllamaEmbeddingsBody = { "model": string; "options"?: (OllamaEmbedOp
 
 export type OllamaError = { "error": string };
 
+export type OllamaFunction = { "name": string; "arguments"?: (Record<string, unknown> | null); "index"?: (number | null) };
+
 export type OllamaGenerateAnswer = { "model": string; "created_at": string; "done": boolean; "logprobs"?: ((OllamaLogprob)[] | null); "done_reason"?: ("stop" | "length" | "load" | "unload" | null); "finish_detail"?: ("deadline" | "error" | null); "total_duration"?: (number | null); "load_duration"?: (number | null); "prompt_eval_count"?: (number | null); "prompt_eval_duration"?: (number | null); "eval_count"?: (number | null); "eval_duration"?: (number | null); "digest"?: (string | null); "context_receipt"?: (Receipt | null); "guard"?: ((GuardFinding)[] | null); "response": string; "thinking"?: (string | null) };
 
 /** Without a prompt nothing is generated: the model is loaded, or with `keep_alive` 0 unloaded. */
@@ -547,7 +556,9 @@ export type OllamaGenerateBody = { "model": string; "stream"?: (boolean | null);
 
 export type OllamaLogprob = { "token": string; "logprob": number; "bytes": ((number)[] | null); "top_logprobs": (OllamaToken)[] };
 
-export type OllamaMessage = { "role": "system" | "user" | "assistant"; "content"?: (string | null); "thinking"?: (string | null) };
+/** A tool's message is the result of a call: `tool_call_id` or `tool_name` names it; without either it is the next
+one. */
+export type OllamaMessage = { "role": "system" | "user" | "assistant" | "tool"; "content"?: (string | null); "thinking"?: (string | null); "tool_calls"?: ((OllamaCall)[] | null); "tool_name"?: (string | null); "tool_call_id"?: (string | null) };
 
 /** A version, or as `name:latest` what the bare name means now. `size` is in bytes, `digest` a sha256. */
 export type OllamaModel = { "name": string; "model": string; "modified_at": string; "size": number; "digest": string; "details": OllamaDetails; "capabilities": (string)[] };
@@ -564,7 +575,7 @@ export type OllamaRunningModel = { "name": string; "model": string; "size": numb
 
 export type OllamaRunningModels = { "models": (OllamaRunningModel)[] };
 
-export type OllamaSaid = { "role": "assistant"; "content": string; "thinking"?: (string | null) };
+export type OllamaSaid = { "role": "assistant"; "content": string; "thinking"?: (string | null); "tool_calls"?: ((OllamaCalled)[] | null) };
 
 export type OllamaShowBody = { "model"?: (string | null); "name"?: (string | null) };
 
@@ -615,6 +626,12 @@ export type OutputText = { "type": "output_text"; "text": string; "annotations":
 sampling is given (`temperature`, or `top_p`, `typical_p` below 1, `top_k`, `min_p` above 0); `temperature` 0 is
 always greedy. */
 export type Parameters = { "min_p"?: (number | null); "typical_p"?: (number | null); "top_n_sigma"?: (number | null); "repetition_penalty"?: (number | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "max_new_tokens"?: (number | null); "max_tokens"?: (number | null); "min_new_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "stop"?: (string | (string)[] | null); "include_stop"?: (boolean | null); "seed"?: (number | null); "do_sample"?: (boolean | null); "n"?: (number | null); "best_of"?: (number | null); "details"?: (boolean | null); "decoder_input_details"?: (boolean | null); "top_n_tokens"?: (number | null); "return_full_text"?: (boolean | null); "truncate"?: (number | null); "grammar"?: (GrammarFields | null); "ignore_eos"?: (boolean | null); "adapter_id"?: (string | null) };
+
+/** How the version's answers are read, in place of what its chat template tells. null: by the template again;
+"none": not at all. A field that is not sent stays as it is. */
+export type ParsersBody = { "reasoning_parser"?: (string | null); "tool_parser"?: (string | null) };
+
+export type ParsersShown = { "model": string; "reasoning_parser": (string | null); "tool_parser": (string | null) };
 
 export type Parts = { "template": number; "system": number; "documents": number; "summary": number; "history": number; "current": number; "tools"?: (number | null) };
 
@@ -891,8 +908,9 @@ export type ValidationError = { "loc": ((string | number))[]; "msg": string; "ty
 /** Where `ok` is false, `error` has the reason. */
 export type Verified = { "ok": boolean; "error"?: (string | null); "files"?: (number | null); "digest"?: (string | null) };
 
-/** `gate` is null where the version was not measured, or the alias `production` has no gate. */
-export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (VersionFileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null) };
+/** `gate` is null where the version was not measured, or the alias `production` has no gate. The parsers are null
+where the chat template says how answers are read. */
+export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (VersionFileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null); "reasoning_parser": (string | null); "tool_parser": (string | null) };
 
 export type VersionFileShown = { "path": string; "size": number; "sha256": string };
 
@@ -998,6 +1016,7 @@ export interface Operations {
   "POST /v1/repository/models/{name}/versions": { body: ImportBody; answer: JobShown };
   "DELETE /v1/repository/models/{name}/versions/{version}": { body: never; answer: Deleted };
   "GET /v1/repository/models/{name}/versions/{version}": { body: never; answer: VersionDetails };
+  "PATCH /v1/repository/models/{name}/versions/{version}": { body: ParsersBody; answer: ParsersShown };
   "POST /v1/repository/models/{name}/versions/{version}/evaluate": { body: EvaluateBody; answer: JobShown };
   "POST /v1/repository/models/{name}/versions/{version}/quantize": { body: QuantizeBody; answer: JobShown };
   "POST /v1/repository/models/{name}/versions/{version}/verify": { body: never; answer: Verified };
