@@ -123,7 +123,7 @@ def build_prompt(
     limits = RawLimits(truncate, None if room is None else min(room, budget.limit))
     if isinstance(source, Text):
         return _text_prompt(tokenizer, budget, source, limits)
-    return _ids_prompt(tokenizer, budget, source.token_ids, limits)
+    return _ids_prompt(tokenizer, budget, source, limits)
 
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
@@ -224,9 +224,9 @@ def _text_prompt(tokenizer: Tokenizer, budget: Budget, source: Text, limits: Raw
     composed, notes = nfc(source.text)
     encoded = tokenizer.encode_text(composed, add_special_tokens=source.add_special_tokens)
     notes = (*notes, HAS_BOS_NOTE) if encoded.has_bos else notes
-    _require_some(encoded.count, "inputs")
+    _require_some(encoded.count, source.name)
     kept = limits.kept(encoded.count)
-    budget.require(kept, "inputs")
+    budget.require(kept, source.name)
     ids, added = limits.of(encoded.ids(), encoded.added())
     receipt = Receipt.of(budget, Parts(template=sum(added), current=kept - sum(added)), notes)
     receipt = replace(receipt, dropped_tokens=encoded.count - kept)
@@ -238,12 +238,13 @@ def _text_prompt(tokenizer: Tokenizer, budget: Budget, source: Text, limits: Raw
     )
 
 
-def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], limits: RawLimits) -> Prompt:
-    _require_some(len(ids), "input_ids")
+def _ids_prompt(tokenizer: Tokenizer, budget: Budget, source: Ids, limits: RawLimits) -> Prompt:
+    ids = source.token_ids
+    _require_some(len(ids), source.name)
     kept = limits.kept(len(ids))
-    budget.require(kept, "input_ids")
+    budget.require(kept, source.name)
     if any(not 0 <= id < tokenizer.vocab_size for id in ids):
-        raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
+        raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param=source.name)
     left, added = limits.of(ids, [False] * len(ids))
     receipt = replace(Receipt.of(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
     return _prompt(

@@ -97,10 +97,12 @@ NO_PAST: Final = Past()
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A raw prompt; gets the tokenizer's own special tokens, unless it is to have none."""
+    """A raw prompt; gets the tokenizer's own special tokens, unless it is to have none. `name` is the field that the
+    client sent it in, for errors."""
 
     text: str
     add_special_tokens: bool = True
+    name: str = "inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +138,10 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Token ids, sent as they are."""
+    """Token ids, sent as they are. `name`: see `Text`."""
 
     token_ids: tuple[int, ...]
+    name: str = "input_ids"
 
 
 Source = Text | Chat | Ids

@@ -159,8 +159,9 @@ def refuse_tokens_without_rows(prompt: Prompt, deployment: Deployment) -> None:
 def refuse_unknown_tokens(request: GenerationRequest, vocab_size: int) -> None:
     """Raises InvalidRequest for a token id that the model does not have, in the prompt or in `logit_bias`."""
     biased = [token_id for token_id, _ in request.sampling.logit_bias]
-    given = request.source.token_ids if isinstance(request.source, Ids) else ()
-    for param, ids in (("logit_bias", biased), ("input_ids", given), ("stop_token_ids", request.stop_token_ids)):
+    given = request.source if isinstance(request.source, Ids) else Ids(())
+    named = (("logit_bias", biased), (given.name, given.token_ids), ("stop_token_ids", request.stop_token_ids))
+    for param, ids in named:
         if not ids:
             continue
         low, high = min(ids), max(ids)  # at C's speed: there may be half a million

@@ -83,7 +83,8 @@ class GenerationRequest:
     the server draws a seed and reports it. `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives
     each token's own logprob and the logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt.
     `best_of` sequences are decoded, and the `n` with the highest mean logprob are returned; a stream needs `best_of` =
-    `n`. `owner` is the client's identity as the server knows it: owners share no prefix blocks. `user` is the client's
+    `n`. `owner` is the client's identity as the server knows it: owners share no prefix blocks, and neither do two
+    values of `cache_salt`. `user` is the client's
     own name for its user. `max_window` is the window that the client wants, where it is less than the version's.
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
@@ -120,6 +121,7 @@ class GenerationRequest:
     priority: int = 0
     deadline_ms: int | None = None
     owner: str = ""
+    cache_salt: str = ""
     user: str = ""
     turn: SessionTurn | None = None
     keep_alive: float | None = None
@@ -128,6 +130,11 @@ class GenerationRequest:
     @property
     def deadline(self) -> float | None:
         return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
+
+    @property
+    def prefix_salt(self) -> str:
+        """Returns what keeps the request's prefix blocks from others': its owner, with the client's own salt."""
+        return f"{self.owner}\n{self.cache_salt}" if self.cache_salt else self.owner
 
     @property
     def is_background(self) -> bool:

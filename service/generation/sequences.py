@@ -59,7 +59,7 @@ def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
         priority=request.priority,
         arrival=request.arrival,
         deadline=request.deadline,
-        cache_salt=request.owner,
+        cache_salt=request.prefix_salt,
     )
 
 

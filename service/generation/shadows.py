@@ -56,7 +56,7 @@ class Shadows:
             return
         params = request.params(answer.max_new_tokens, sequence.seed, answer.tokenizer.stop_token_ids)
         engine_request = EngineRequest(
-            f"shadow-{request.id}", answer.prompt.token_ids, params, cache_salt=request.owner
+            f"shadow-{request.id}", answer.prompt.token_ids, params, cache_salt=request.prefix_salt
         )
         seconds = answer.last_at - request.arrival
         self._waiting.append(_Offered(rollout, engine_request, answer.deployment, token_ids, seconds))

@@ -299,3 +299,29 @@ async def test_a_refusal_says_what_the_field_must_be(shared: World) -> None:
         ({"inputs": "x", "request_id": " "}, "`request_id` must match ^[A-Za-z0-9._:-]{1,128}$"),
     ):
         assert error(await refused(shared, "/generate", body), 422, INVALID)["error"] == says
+
+
+SENT: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/completions", {"prompt": [5, 400]}, "prompt"),
+    ("/v1/completions", {"prompt": [[5], [400]]}, "prompt"),
+    ("/v1/completions", {"prompt": "a", "logit_bias": {"400": 1}}, "logit_bias"),
+    ("/v1/completions", {"prompt": "a", "stop_token_ids": [400]}, "stop_token_ids"),
+    ("/v1/embeddings", {"input": [5, 400]}, "input"),
+    ("/v1/embeddings", {"input": "a" * 900}, "input"),
+    ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ("/v1/chat/completions", {"messages": CHAT, "logit_bias": {"400": 1}}, "logit_bias"),
+    ("/generate", {"input_ids": [5, 400]}, "input_ids"),
+    ("/generate", {"text_input": ""}, "text_input"),
+    ("/v2/models/demo/generate", {"text_input": ""}, "text_input"),
+    ("/api/embed", {"input": [""]}, "input"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "name"), SENT)
+async def test_an_error_names_the_field_that_was_sent(
+    shared: World, path: str, body: dict[str, Any], name: str
+) -> None:
+    answer = await shared.client.post(path, json=body if "/v2/" in path else {"model": "demo", **body})
+    assert answer.status_code in (400, 422), answer.text
+    told = answer.json()["error"]
+    assert told["param"] == name if isinstance(told, dict) else told.startswith((f"`{name}` ", f"{name}: ")), told

@@ -181,6 +181,7 @@ async def observe(
 def _engine(stage: Stage, request: Any) -> dict[str, Any]:
     params = {each.name: getattr(request.params, each.name) for each in dataclasses.fields(request.params)}
     told = {"priority": request.priority, "has_deadline": request.deadline is not None, "ids": request.token_ids}
+    told["salt"] = request.cache_salt
     return {**params, **told, "prompt": stage.world.tokenizer.decode(request.token_ids, skip_special_tokens=False)}
 
 

@@ -120,6 +120,35 @@ async def test_calls_and_their_results_by_previous_response_id(world: World, cli
         await client.responses.retrieve(same.id)
 
 
+async def test_an_item_by_its_reference(world: World, client: Any) -> None:
+    """Of the output of a stored response, and of what its request brought; without a type too, as OpenAI has it."""
+    says(world, CALLED)
+    first = await client.responses.create(model="demo", input="서울 날씨?", tools=[WEATHER])
+    asked = (await client.responses.input_items.list(first.id)).data[0]
+    result = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "맑음 21도"}
+    named: list[dict[str, Any]] = [{"type": "item_reference", "id": each.id} for each in (asked, *first.output)]
+    named[1].pop("type")
+    whole = [{"role": "user", "content": "서울 날씨?"}, *(each.model_dump(exclude_none=True) for each in first.output)]
+    second = await ask(world, input=[*named, result], tools=[WEATHER])
+    await ask(world, input=[*whole, result], tools=[WEATHER])
+    assert prompts(world)[-1] == prompts(world)[-2] and "맑음 21도" in prompts(world)[-1]
+    listed = await client.responses.input_items.list(second["id"], order="asc")
+    assert [each.type for each in listed.data] == ["message", "message", "function_call", "function_call_output"]
+    counted = await client.responses.input_tokens.count(model="demo", input=[*named, result], tools=[WEATHER])
+    assert counted.input_tokens == len(world.engine.requests[-1].token_ids)
+
+
+@pytest.mark.parametrize("wrong", ["msg_" + "0" * 32, "msg_1", "rs_x", "resp"])
+async def test_a_reference_to_no_item_is_refused_by_its_place(world: World, wrong: str) -> None:
+    kept = await ask(world, input="x", store=False)
+    for id in (wrong, kept["output"][0]["id"], kept["id"]):
+        body = {"input": [{"role": "user", "content": "x"}, {"type": "item_reference", "id": id}]}
+        answer = await world.client.post("/v1/responses", json=body)
+        assert answer.status_code == 404 and answer.json()["error"]["param"] == "input[1].id", answer.text
+    answer = await world.client.post("/v1/conversations", json={"items": body["input"]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "items[1].type", answer.text
+
+
 async def test_a_streamed_call(world: World, client: Any) -> None:
     says(world, CALLED)
     tools = [WEATHER]

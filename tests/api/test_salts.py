@@ -55,6 +55,19 @@ async def test_every_dialect_says_who_asks(shared: World, path: str, body: dict[
 
 
 @pytest.mark.usefixtures("owners")
+async def test_a_salt_of_the_client_s_own_parts_prefixes_too(shared: World) -> None:
+    """Two owners with the same salt share nothing either."""
+    bodies = ({"prompt": "one"}, {"prompt": "one", "cache_salt": "a"}, {"prompt": "one", "cache_salt": "b"})
+    salts = [
+        request.cache_salt
+        for owner in ("key:a", "key:b")
+        for body in bodies
+        for request in await asked(shared, "/v1/completions", owner, body)
+    ]
+    assert len(set(salts)) == 6
+
+
+@pytest.mark.usefixtures("owners")
 async def test_an_owner_finds_only_what_is_theirs(shared: World) -> None:
     """What the API asks, given to a real core: nothing of another's prompt is found, however equal."""
     core = make_core(num_blocks=256)

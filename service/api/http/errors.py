@@ -95,7 +95,7 @@ ANTHROPIC_TYPES: Final = {
 NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
     ErrorDialect.NATIVE: {},
     ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
-    ErrorDialect.TRITON: {"`inputs` holds": "`text_input` holds"},
+    ErrorDialect.TRITON: {},
     ErrorDialect.OLLAMA: {
         "send `inputs` instead": "send /api/generate a `prompt` with `raw` true",
         "inputs": "prompt",

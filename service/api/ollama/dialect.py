@@ -99,7 +99,7 @@ def parse_generate(body: OllamaGenerateBody) -> GenerationRequest:
     """Returns the request for a prompt: a chat of one question, or with `raw` the text itself."""
     prompt = body.prompt or ""
     if body.raw:
-        return _request(body, Text(prompt))
+        return _request(body, Text(prompt, name="prompt"))
     system = (Message("system", body.system),) if body.system else ()
     return _request(body, Chat((*system, Message("user", prompt))))
 

@@ -87,18 +87,18 @@ class OllamaEmbeddingsBody(OllamaVectorBody):
 def parse_embed(body: OllamaEmbedBody) -> list[GenerationRequest]:
     """Returns one request for each input. Vectors have length 1, as Ollama's."""
     embedding = Embedding(normalize=True, dimensions=body.dimensions, fits=body.truncate is not False)
-    return [_request(body, text, embedding) for text in body.input]
+    return [_request(body, Text(text, name="input"), embedding) for text in body.input]
 
 
 def parse_embeddings(body: OllamaEmbeddingsBody) -> list[GenerationRequest]:
     """Returns the request. This route's vector keeps its length, as Ollama's."""
-    return [_request(body, body.prompt or "", Embedding(normalize=False, fits=True))]
+    return [_request(body, Text(body.prompt or "", name="prompt"), Embedding(normalize=False, fits=True))]
 
 
-def _request(body: OllamaVectorBody, text: str, embedding: Embedding) -> GenerationRequest:
+def _request(body: OllamaVectorBody, source: Text, embedding: Embedding) -> GenerationRequest:
     return GenerationRequest(
         id=f"embd-{uuid.uuid4().hex}",
-        source=Text(text),
+        source=source,
         model=body.model,
         max_new_tokens=0,
         max_window=body.options.num_ctx if body.options else None,

@@ -105,6 +105,7 @@ def requests_of(
             priority=body.priority or 0,
             deadline_ms=body.deadline_ms,
             user=body.user or body.safety_identifier or "",
+            cache_salt=body.cache_salt or "",
             stop_token_ids=tuple(body.stop_token_ids or ()),
             **fields,
         )

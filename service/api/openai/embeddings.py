@@ -25,6 +25,7 @@ from service.api.shared.answer_schemas import Shown
 from service.api.shared.schemas import (
     MAX_INPUTS,
     MAX_TOKENS,
+    CacheSalt,
     DeadlineMs,
     Dimensions,
     ModelReference,
@@ -51,13 +52,20 @@ def _not_empty(sources: list[Any]) -> list[Any]:
     return sources
 
 
+def _some_tokens(value: int) -> int:
+    if not value:
+        text = "must be at least 1, or -1 for as many as fit: 0 would keep no token"
+        raise PydanticCustomError("wrong_field", "{text}", {"text": text})
+    return value
+
+
 class EmbeddingBody(Wire):
     """`truncate_prompt_tokens` keeps the last so many tokens of each input; -1 keeps as many from its beginning as the
     window has."""
 
     input: Annotated[
         list[Any],
-        BeforeValidator(partial(sources_of, most=MAX_INPUTS)),
+        BeforeValidator(partial(sources_of, most=MAX_INPUTS, name="input")),
         AfterValidator(_not_empty),
         WithJsonSchema(SOURCES_SCHEMA),
     ]
@@ -67,7 +75,8 @@ class EmbeddingBody(Wire):
     user: UserText | None = None
     pooling: PoolingName | None = None
     normalize: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_some_tokens)] | None = None
+    cache_salt: CacheSalt | None = None
     priority: Priority | None = None
     deadline_ms: DeadlineMs | None = None
     request_id: RequestIdText | None = None
@@ -115,6 +124,7 @@ def parse(body: EmbeddingBody, models: Models) -> list[GenerationRequest]:
             max_new_tokens=0,
             truncate=cut if cut and cut > 0 else None,
             embedding=embedding,
+            cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
             deadline_ms=body.deadline_ms,
             user=body.user or "",

@@ -17,6 +17,7 @@ from service.api.shared.schemas import (
     MAX_TOKENS,
     NOTHING,
     Absent,
+    CacheSalt,
     ContextFields,
     DeadlineMs,
     Documents,
@@ -91,6 +92,7 @@ class OpenAISampling(SamplingFields):
     prompt_cache_key: Annotated[
         str | None, Field(max_length=256, description="Appears in the log: prefixes are found by their tokens.")
     ] = None
+    cache_salt: CacheSalt | None = None
     metadata: Metadata | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
@@ -180,17 +182,18 @@ class ChatBody(OpenAISampling):
         return self
 
 
-def sources_of(value: Any, most: int) -> list[Text | Ids]:
-    """Reads OpenAI's four forms of a prompt, text, texts, token ids, lists of token ids; at most so many of them."""
+def sources_of(value: Any, most: int, name: str) -> list[Text | Ids]:
+    """Reads OpenAI's four forms of a prompt, text, texts, token ids, lists of token ids; at most so many of them, in
+    the field `name`."""
     match value:
         case str():
-            return [Text(value)]
+            return [Text(value, name=name)]
         case [int(), *_] if all(_is_token(each) for each in value):
-            return [Ids(tuple(value))]
+            return [Ids(tuple(value), name)]
         case [str(), *_] if all(isinstance(each, str) for each in value):
-            prompts: list[Text | Ids] = [Text(each) for each in value]
+            prompts: list[Text | Ids] = [Text(each, name=name) for each in value]
         case [[*_], *_] if all(isinstance(ids, list) and ids and all(map(_is_token, ids)) for ids in value):
-            prompts = [Ids(tuple(each)) for each in value]
+            prompts = [Ids(tuple(each), name) for each in value]
         case _:
             text = (
                 "must be a string, a list of strings, a list of token ids, or a list of lists of token ids; none empty"
@@ -216,7 +219,7 @@ SOURCES_SCHEMA: Final[dict[str, Any]] = {
 }
 Prompts = Annotated[
     list[Any],
-    BeforeValidator(partial(sources_of, most=MAX_PROMPTS)),
+    BeforeValidator(partial(sources_of, most=MAX_PROMPTS, name="prompt")),
     WithJsonSchema(SOURCES_SCHEMA),
 ]
 

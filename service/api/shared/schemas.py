@@ -156,6 +156,9 @@ SessionId = Annotated[
     str, Field(min_length=1, max_length=64, description="A stored session: its history comes before the messages.")
 ]
 CallId = Annotated[str, Field(min_length=1, max_length=128)]
+CacheSalt = Annotated[
+    str, Field(min_length=1, max_length=1024, description="Prefixes are shared with prompts of the same salt alone.")
+]
 UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
 
 Read = Field(description="What openai-python read from the text beside it, and sends back with it; the text is used.")

@@ -107,7 +107,7 @@ def _source(body: GenerateBody) -> Source:
         return Chat(tuple(each.message() for each in body.messages))
     if body.input_ids is not None:
         return Ids(tuple(body.input_ids))
-    return Text(body.inputs if body.inputs is not None else body.text_input or "")
+    return Text(body.inputs) if body.inputs is not None else Text(body.text_input or "", name="text_input")
 
 
 def _refuse_in_streams(parameters: Parameters) -> None:

@@ -22,6 +22,7 @@ OPENAI: Final = Table(
         acts("pooling", "mean"),
         acts("normalize", False),
         acts("truncate_prompt_tokens", 2, "engine.ids", lambda ids: len(ids) == 2),
+        acts("cache_salt", "pepper", "engine.salt", holds("pepper")),
         acts("priority", 4, "engine.priority"),
         acts("deadline_ms", 60_000, "engine.has_deadline", True),
         acts("request_id", "mine-1", "id"),

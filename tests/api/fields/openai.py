@@ -48,6 +48,7 @@ SAMPLING: Final[tuple[Case, ...]] = (
     acts("user", "minji", "log.user"),
     acts("safety_identifier", "minji", "log.user"),
     acts("prompt_cache_key", "k", "log.prompt_cache_key"),
+    acts("cache_salt", "pepper", "engine.salt", holds("pepper")),
     acts("metadata", {"order": "7"}, "log.metadata"),
     acts("stop_token_ids", [5], "engine.stop_token_ids", lambda found: 5 in found),
     acts("ignore_eos", True, "engine.stop_token_ids", ()),

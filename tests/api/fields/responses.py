@@ -97,6 +97,7 @@ RESPONSE: Final = Table(
         acts("user", "minji", "log.user"),
         acts("safety_identifier", "minji", "log.user"),
         acts("prompt_cache_key", "k", "log.prompt_cache_key"),
+        acts("cache_salt", "pepper", "engine.salt", holds("pepper")),
         engine("seed", 7, "seed"),
         engine("priority", 4, "priority"),
         acts("deadline_ms", 60_000, "engine.has_deadline", True),

@@ -7,23 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from service.api.openai.responses.answer_schemas import FunctionCall, InputText, ItemStatus, OutputText, Reasoning
-from service.api.openai.responses.item_schemas import Item, ItemList
+from service.api.openai.responses.item_schemas import OwnItems
 from service.api.openai.schemas import Metadata
 from service.api.shared.answer_schemas import IdPage, Shown
-from service.api.shared.schemas import MAX_MESSAGES, Wire
+from service.api.shared.schemas import Wire
 
 
 class ConversationBody(Wire):
     """A new conversation: what was said so far, and what it is to be known by."""
 
-    items: ItemList | None = None
+    items: OwnItems | None = None
     metadata: Metadata | None = None
 
 
 class ConversationItemsBody(Wire):
     """Items to add to a conversation. A result names a call since the user's last message."""
 
-    items: Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
+    items: Annotated[OwnItems, Field(min_length=1)]
 
 
 class ConversationShown(Shown):

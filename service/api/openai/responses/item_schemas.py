@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.api.http.documented import reference
 from service.api.http.errors import hidden
@@ -110,6 +111,13 @@ class ReasoningItem(Wire):
         return "\n".join(text for text in parts if isinstance(text, str))
 
 
+class ReferenceItem(Wire):
+    """An item of a stored response, by its id: of its output, or of what its request brought."""
+
+    type: Literal["item_reference"] | None = None
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+
+
 class OtherItem(Wire):
     """Any other item, which is refused."""
 
@@ -118,9 +126,9 @@ class OtherItem(Wire):
     def _refuse(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             raise wrong("", "must be an item, such as a message with role and content")
-        if data.get("type") in (None, "item_reference"):
-            raise unsupported("type", "is an item_reference, which is not looked up: send the item itself")
         known = "message, function_call, function_call_output and reasoning"
+        if data.get("type") is None:
+            raise wrong("type", f"is missing: say one of {known}")
         raise unsupported("type", f"is {str(data['type'])[:40]!r}, which cannot act: send items of {known}")
 
 
@@ -129,15 +137,16 @@ ITEMS: Final[dict[str, type[Wire]]] = {
     "function_call": FunctionCallItem,
     "function_call_output": FunctionCallOutputItem,
     "reasoning": ReasoningItem,
+    "item_reference": ReferenceItem,
 }
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem):
-        return hidden(value.type)
+    if isinstance(value, Wire):
+        return hidden(next(kind for kind, model in ITEMS.items() if isinstance(value, model)))
     kind = value.get("type") if isinstance(value, dict) else ""
-    if kind is None and "role" in value:
-        kind = "message"
+    if kind is None and value.keys() & {"role", "id"}:
+        kind = "message" if "role" in value else "item_reference"
     return hidden(kind if isinstance(kind, str) and kind in ITEMS else "other")
 
 
@@ -146,10 +155,22 @@ Item = Annotated[
     | Annotated[FunctionCallItem, Tag(hidden("function_call"))]
     | Annotated[FunctionCallOutputItem, Tag(hidden("function_call_output"))]
     | Annotated[ReasoningItem, Tag(hidden("reasoning"))]
+    | Annotated[ReferenceItem, Tag(hidden("item_reference"))]
     | Annotated[OtherItem, Tag(hidden("other"))],
     Discriminator(_kind),
 ]
 ItemList = Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
+
+
+def _no_references(items: list[Item]) -> list[Item]:
+    for at, item in enumerate(items):
+        if isinstance(item, ReferenceItem):
+            why = "is an item_reference, which a conversation cannot hold: send the item itself"
+            raise PydanticCustomError("unsupported_field", "unsupported", {"at": (at, "type"), "why": why})
+    return items
+
+
+OwnItems = Annotated[ItemList, AfterValidator(_no_references)]
 
 
 def _as_items(value: Any) -> Any:

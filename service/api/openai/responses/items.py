@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -14,23 +14,27 @@ from service.api.openai.responses.item_schemas import (
     MessageItem,
     OtherItem,
     ReasoningItem,
+    ReferenceItem,
     TextPart,
     joined,
 )
 from service.text.messages import Message, ToolCall
 
 PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_OF_RESPONSE: Final = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{32})(?:_\w+)?")
 
 
-def new_id(kind: str) -> str:
-    """Returns the id of a new item of this type."""
-    return f"{PREFIXES[kind]}_{uuid.uuid4().hex}"
+def id_of(kind: str, owner_id: str, number: int = 0) -> str:
+    """Returns the id of an item that is a part of a session's message, or of a response's output: the call of this
+    number, or another part."""
+    own = owner_id.removeprefix("m_").removeprefix("resp_")
+    return f"{PREFIXES[kind]}_{own}_{number}" if number or kind == "function_call" else f"{PREFIXES[kind]}_{own}"
 
 
-def id_of(kind: str, message_id: str, number: int = 0) -> str:
-    """Returns the id of an item that is a part of a session's message: the call of this number, or another part."""
-    own = message_id.removeprefix("m_")
-    return f"{PREFIXES[kind]}_{own}_{number}" if kind == "function_call" else f"{PREFIXES[kind]}_{own}"
+def response_of(item_id: str) -> str | None:
+    """Returns the id of the response that an item's id says it is of; None where it says none."""
+    found = _OF_RESPONSE.fullmatch(item_id)
+    return f"resp_{found[1]}" if found else None
 
 
 def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
@@ -59,14 +63,14 @@ def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def listed(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """Returns the items as they are stored and listed, under new ids."""
-    return [_listed(item) for item in items]
+def listed(items: Iterable[Item], response_id: str) -> list[dict[str, Any]]:
+    """Returns the items that the request of a response brought, as they are stored and listed."""
+    return [_listed(item, f"{response_id}_i{at}") for at, item in enumerate(items)]
 
 
-def _listed(item: Item) -> dict[str, Any]:
-    assert not isinstance(item, OtherItem)  # its model refuses every value
-    head: dict[str, Any] = {"id": new_id(item.type), "type": item.type}
+def _listed(item: Item, name: str) -> dict[str, Any]:
+    assert not isinstance(item, OtherItem | ReferenceItem)  # nothing is one, and items stand for the others
+    head: dict[str, Any] = {"id": f"{PREFIXES[item.type]}_{name.removeprefix('resp_')}", "type": item.type}
     match item:
         case MessageItem():
             parts = [_part(item.role, part) for part in item.content]

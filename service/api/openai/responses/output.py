@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from service.api.openai.responses.items import id_of, new_id
+from service.api.openai.responses.items import id_of
 from service.api.shared.serialiser import with_alternatives
 from service.generation.answer import Delta
 from service.generation.delta import CallDelta, Token
@@ -23,10 +23,10 @@ Json = dict[str, Any]
 
 
 class Output:
-    def __init__(self, message_id: str | None = None) -> None:
-        """`message_id` is that of the session's message that the answer becomes, if it is an answer in one."""
+    def __init__(self, owner_id: str) -> None:
+        """`owner_id` is that of the session's message that the answer becomes, or of the response."""
         self.items: list[Json] = []
-        self._message_id = message_id
+        self._owner_id = owner_id
         self._open: Json | None = None
         self._held: list[Token] = []
         """Tokens that added nothing yet: they belong to the text that comes next, or to the marks of a call."""
@@ -100,10 +100,7 @@ class Output:
     def _id(self, kind: str) -> str:
         """Returns the id under which a conversation lists the item. Text behind a call is listed with the text before
         it, and has an id of its own here."""
-        number = sum(item["type"] == kind for item in self.items)
-        if self._message_id is None or (number and kind == "message"):
-            return new_id(kind)
-        return id_of(kind, self._message_id, number)
+        return id_of(kind, self._owner_id, sum(item["type"] == kind for item in self.items))
 
     def _close(self, status: str = "completed") -> Iterator[Json]:
         item = self._open

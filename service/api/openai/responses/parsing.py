@@ -31,6 +31,7 @@ def parse(body: ResponseBody, before: tuple[Message, ...] = (), turn: SessionTur
         priority=body.priority or 0,
         deadline_ms=body.deadline_ms,
         user=body.user or body.safety_identifier or "",
+        cache_salt=body.cache_salt or "",
     )
 
 

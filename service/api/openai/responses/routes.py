@@ -4,7 +4,7 @@ from them."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 from pydantic import TypeAdapter
@@ -26,8 +26,8 @@ from service.api.openai.responses.answer_schemas import (
     ResponseShown,
 )
 from service.api.openai.responses.conversations import items_of, no_conversation, turn_of
-from service.api.openai.responses.item_schemas import ItemList
-from service.api.openai.responses.items import listed, messages_of
+from service.api.openai.responses.item_schemas import Item, ItemList, ReferenceItem
+from service.api.openai.responses.items import listed, messages_of, response_of
 from service.api.openai.responses.parsing import parse, parse_input
 from service.api.openai.responses.schemas import InputFields, InputTokensBody, ResponseBody
 from service.api.openai.responses.serialiser import ResponseSerialiser
@@ -54,6 +54,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
     note_caller(http, body.request_id, body.user or body.safety_identifier)
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
+    body = body.model_copy(update={"input": await _items(service, owner, body)})
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)
     serialiser = ResponseSerialiser(body, request, body.model or service.settings.default_model)
@@ -64,6 +65,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
 @router.post("/input_tokens", response_model=InputTokens)
 async def input_tokens(http: Request, service: ServiceDep, owner: OwnerDep, body: InputTokensBody = INPUT) -> Response:
     """Counts the tokens that the same response would have as its input, past the window too."""
+    body = body.model_copy(update={"input": await _items(service, owner, body)})
     before = await _before(service, owner, body.previous_response_id)
     count = await prompt_tokens(http, service, parse_input(body, before, await _turn(service, owner, body)))
     return json_response({"object": "response.input_tokens", "input_tokens": count})
@@ -119,6 +121,35 @@ async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn 
     return turn
 
 
+async def _items(service: Service, owner: str, body: InputFields) -> list[Item] | None:
+    """Returns the input's items with those in place of references that these name. Raises NotFound for a reference to
+    no item of a stored response."""
+    found, responses = list[Item](), dict[str, StoredAnswer]()
+    for at, item in enumerate(body.input or ()):
+        if not isinstance(item, ReferenceItem):
+            found.append(item)
+            continue
+        try:
+            name = response_of(item.id) or item.id
+            response = responses[name] = responses.get(name) or await (await _answers(service)).get(owner, KIND, name)
+            named = next((each for each in _all_items(response) if each["id"] == item.id), None)
+            found += ITEMS.validate_python([named] if named else [])
+        except NotFound:
+            named = None
+        if named is None:
+            raise NotFound(
+                f"`input[{at}].id` names no item of a stored response: {item.id[:80]!r} was not stored, "
+                "or was deleted: send the item itself",
+                param=f"input[{at}].id",
+            )
+    return None if body.input is None else found
+
+
+def _all_items(response: StoredAnswer) -> list[dict[str, Any]]:
+    """Returns what a response's request brought, and its output."""
+    return [*response.asked, *response.body["output"]]
+
+
 async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
     """Returns the messages of a response and of those before it, oldest first. Raises NotFound, InvalidRequest."""
     if previous is None:
@@ -133,7 +164,7 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
             "`conversation` in its place",
             param="previous_response_id",
         )
-    items = [item for each in thread for item in (*each.asked, *each.body["output"])]
+    items = [item for each in thread for item in _all_items(each)]
     return messages_of(ITEMS.validate_python(items))
 
 
@@ -142,7 +173,7 @@ def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> 
     response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
     id, model = answer.request.id, answer.manifest.reference
     turn = answer.request.turn
-    asked = listed(body.input or ()) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
+    asked = listed(body.input or (), id) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
     return StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
 
 

@@ -15,6 +15,7 @@ from service.api.shared.schemas import (
     MAX_LOGPROBS,
     NOTHING,
     Absent,
+    CacheSalt,
     ContextFields,
     DeadlineMs,
     Documents,
@@ -227,6 +228,7 @@ class ResponseBody(InputFields):
     prompt_cache_key: Annotated[
         str | None, Field(max_length=256, description="Appears in the log: prefixes are found by their tokens.")
     ] = None
+    cache_salt: CacheSalt | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     priority: Priority | None = None
     deadline_ms: DeadlineMs | None = None

@@ -37,7 +37,7 @@ class ResponseSerialiser(Serialiser):
         self._body = body
         self._request = request
         self._model = model
-        self._output = Output(request.turn.ids[-1] if request.turn else None)
+        self._output = Output(request.turn.ids[-1] if request.turn else request.id)
         self._events = 0
         self._answer: Answer | None = None
         self.finished: Json | None = None
