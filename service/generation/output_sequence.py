@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
 from service.generation.delta import Call, CallDelta, Token
@@ -29,6 +29,8 @@ from service.text.tokenizer import Tokenizer
 from service.text.tools import CallBegun, CallText, Content
 
 A = TypeVar("A")
+CUT: Final = (FinishReason.LENGTH, FinishReason.DEADLINE)
+"""Reasons for an end that the model did not choose."""
 Shown = tuple[Token | None, str]
 """What may go out of one step: its token, None at an end without one, and the text that it makes certain."""
 
@@ -200,7 +202,7 @@ class OutputSequence:
     def _part(self, delta: SequenceDelta[A], reason: FinishReason | None) -> None:
         """Parts the delta's reasoning and its calls from its content. A second call ends an answer that may have
         one."""
-        reading = self._readers.read(delta.text, reason is not None)
+        reading = self._readers.read(delta.text, reason is not None, reason in CUT)
         content, calls = [], list[CallDelta]()
         for piece in reading.pieces:
             match piece:

@@ -31,18 +31,19 @@ class Readers:
     reasoning: ReasoningReader | None = None
     shown: frozenset[int] = field(default_factory=frozenset)
 
-    def read(self, text: str, is_last: bool) -> Reading:
+    def read(self, text: str, is_last: bool, is_cut: bool) -> Reading:
+        """`is_cut`: a limit has cut the answer behind this text."""
         reasoning = ""
         if self.reasoning is not None:
             parted = self.reasoning.push(text)
             if is_last:
-                parted += self.reasoning.finish()
+                parted += self.reasoning.finish(is_cut)
             reasoning, text = parted.reasoning, parted.content
         if self.calls is None:
             return Reading(reasoning, [Content(text)])
         pieces = self.calls.push(text)
         if is_last:
-            pieces += self.calls.finish()
+            pieces += self.calls.finish(is_cut)
         reasoning += "".join(piece.text for piece in pieces if isinstance(piece, Thought))
         return Reading(reasoning, pieces)
 

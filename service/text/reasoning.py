@@ -8,8 +8,8 @@ A reasoning reader takes the text of one answer as it grows, and parts its reaso
     content                                  Take an umbrella.
 
 The marks, the blanks around the reasoning and the newlines before the content belong to neither. Only a part at the
-very beginning is reasoning; a mark that comes later is content. An answer that ends inside its reasoning has no
-content.
+very beginning is reasoning; a mark that comes later is content, but for a closing one at a line's end that nothing has
+opened. An answer that ends inside its reasoning has no content.
 """
 
 from __future__ import annotations
@@ -133,9 +133,14 @@ class ReasoningUse:
         return UnsupportedField(f"`{self.field}` cannot act: {why}", param=self.field)
 
 
+def begun(text: str, mark: str) -> int:
+    """Returns how many characters at the end of a text may begin a mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+
+
 def possible(text: str, mark: str) -> int:
     """Returns how many characters at the end may belong to a mark: blanks, and the beginning of it."""
-    part = next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+    part = begun(text, mark)
     head = text[: len(text) - part]
     return part + len(head) - len(head.rstrip())
 
@@ -170,6 +175,7 @@ class ReasoningReader:
         self._pushed = 0
         self._has_text = False
         self._is_closed = False
+        self._has_lone = False
         self.content_at: int | None = None
         """How many of the pushed characters stand before the content; None as long as there is none."""
 
@@ -198,15 +204,34 @@ class ReasoningReader:
             self._held = self._held.lstrip("\n")
             if self._held:
                 self._place, self.content_at = _Place.CONTENT, self._pushed - len(self._held)
-        return Parted(reasoning, self._taken() if self._place is _Place.CONTENT else "")
+        return Parted(reasoning, self._content() if self._place is _Place.CONTENT else "")
 
-    def finish(self) -> Parted:
-        """Returns the rest. What only began as a mark is text."""
+    def finish(self, is_cut: bool = False) -> Parted:
+        """Returns the rest. What only began as a mark is text; where a limit has cut the answer it is none."""
+        opening, closing = self._form.opening, self._form.closing
         if self._place is _Place.BEGINNING:
             self._place, self.content_at = _Place.CONTENT, 0
+            if is_cut and self._held.strip() and opening.startswith(self._held.strip()):
+                self._held = ""
+        part = begun(self._held, closing)
+        if is_cut and (part > 1 or self._place is _Place.REASONING):  # content may well end with "<"
+            self._held = self._held[: len(self._held) - part]
         if self._place is _Place.REASONING:
             return Parted(reasoning=self._taken().rstrip())
-        return Parted(content=self._taken())
+        return Parted(content=self._content(is_last=True))
+
+    def _content(self, is_last: bool = False) -> str:
+        """Content, without a closing mark at a line's end that nothing has opened."""
+        closing = self._form.closing
+        if self._is_closed or self._has_lone:
+            return self._taken()
+        text, mark, behind = self._held.partition(closing)
+        if mark and (behind or is_last):
+            self._held, self._has_lone = "", True
+            return text + ("" if behind[:1] in ("", "\n") else mark) + behind
+        held = mark or ("" if is_last else text[len(text) - begun(text, closing) :])
+        self._held = held
+        return text if mark else text[: len(text) - len(held)]
 
     def _taken(self) -> str:
         text, self._held = self._held, ""

@@ -59,7 +59,7 @@ def test_the_form_and_its_start_are_read_from_the_template() -> None:
         Start.CLOSED,
         Start.UNSAID,
     ]
-    assert form_of("[THINK]\0[/THINK]") == ReasoningForm("[THINK]", "[/THINK]")
+    assert form_of("[THINK]\0[/THINK]") == ReasoningForm("[THINK]", "[/THINK]", name="magistral")
     assert form_of("<|im_start|>") is None
 
 
@@ -85,3 +85,39 @@ def test_what_is_asked_becomes_a_variable_or_is_refused() -> None:
                 use.variables(form, known)
         else:
             assert use.variables(form, known) == variables
+
+
+def test_a_part_of_a_mark_at_a_limit_is_not_shown() -> None:
+    for text, is_open, parted in (
+        ("<think>It rains.</thi", False, ("It rains.", "")),
+        ("<think>It rains <", False, ("It rains", "")),
+        ("It rains.\n</", True, ("It rains.", "")),
+        ("<thi", False, ("", "")),
+        ("a </thin", False, ("", "a ")),
+        ("a <", False, ("", "a <")),
+        ("<think>a</think>b </th", False, ("a", "b </th")),
+    ):
+        for step in (1, 3, len(text)):
+            reader = ReasoningReader(THINK, is_open)
+            found = Parted()
+            for at in range(0, len(text), step):
+                found += reader.push(text[at : at + step])
+            found += reader.finish(is_cut=True)
+            assert (found.reasoning, found.content) == parted, (text, step)
+
+
+def test_a_closing_mark_that_nothing_has_opened_is_not_shown() -> None:
+    for text, content in (
+        ("It rains.\n</think>\n\nHello.", "It rains.\n\n\nHello."),
+        ("It rains.</think>", "It rains."),
+        ("Write `</think>` there.", "Write `</think>` there."),
+        ("</think>\na</think>\n", "\na</think>\n"),
+        ("a </thin", "a </thin"),
+    ):
+        for step in (1, 3, len(text)):
+            reader = ReasoningReader(THINK, is_open=False)
+            found = Parted()
+            for at in range(0, len(text), step):
+                found += reader.push(text[at : at + step])
+            found += reader.finish()
+            assert (found.reasoning, found.content) == ("", content), (text, step)

@@ -56,10 +56,11 @@ class ChannelReader(CallReader):
         source = self.source
         while True:
             at, mark = source.first_of(_ENDS)
-            if text := source.take(at if mark or not source.is_ended else None):
+            if text := source.take(at if mark or source.is_cut or not source.is_ended else None):
                 sink(text)
             if mark:
                 return source.take(len(mark))
             if source.is_ended:
+                source.take()
                 return ""
             yield

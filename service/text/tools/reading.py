@@ -50,9 +50,10 @@ class CallReader:
         self.source.add(text)
         return self._advance()
 
-    def finish(self) -> list[Piece]:
-        """Returns the rest. A call whose arguments have not begun is content."""
-        self.source.is_ended = True
+    def finish(self, is_cut: bool = False) -> list[Piece]:
+        """Returns the rest. A call whose arguments have not begun is content. `is_cut`: a limit has cut the answer, and
+        what only begins a mark is nothing."""
+        self.source.is_ended, self.source.is_cut = True, is_cut
         return self._advance()
 
     def _advance(self) -> list[Piece]:
@@ -89,7 +90,8 @@ class CallReader:
         marks = tuple(filter(None, (form.opening, form.around[0]))) if form.opening else ()
         while True:
             at, mark = source.first_of(marks)
-            text = source.take(at if mark or not source.is_ended else None)
+            is_left = source.is_cut and len(source.held) - at > 1  # content may well end with "<"
+            text = source.take(at if mark or is_left or not source.is_ended else None)
             inner = text.rstrip(BLANKS)
             if inner:
                 self.give("".join(blanks) + inner)

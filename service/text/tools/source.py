@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from typing import Final
 
+from service.text.reasoning import begun
+
 Waiting = Generator[None, None, bool]
 WaitingText = Generator[None, None, str]
 BLANKS: Final = " \t\r\n"
@@ -17,6 +19,8 @@ class Source:
     def __init__(self) -> None:
         self.held = ""
         self.is_ended = False
+        self.is_cut = False
+        """Whether a limit has cut the text: what only begins a mark at its end is none."""
         self._taken: list[str] = []
 
     def add(self, text: str) -> None:
@@ -84,9 +88,4 @@ class Source:
         found = [(at, mark) for mark in marks if (at := self.held.find(mark)) >= 0]
         if found:
             return min(found, key=lambda each: each[0])
-        return len(self.held) - max((_begun(self.held, mark) for mark in marks), default=0), ""
-
-
-def _begun(text: str, mark: str) -> int:
-    """Returns how many characters at the end of a text may begin a mark."""
-    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+        return len(self.held) - max((begun(self.held, mark) for mark in marks), default=0), ""
