@@ -214,7 +214,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The directory of the catalogue's first model by precision."""
     repository = Repository(tmp_path_factory.mktemp("real"))
     try:
-        manifest = import_source(repository, "smollm2", "smollm2")
+        manifest = import_source(repository, "smollm2", "smollm2", precision="bf16")
     except (ValueError, OSError) as error:
         pytest.skip(f"the catalogue's model cannot be fetched: {error}")
     plain = repository.path(manifest)

@@ -129,7 +129,7 @@ class _Reader:
             raise UnsupportedField(f"`{at}` must be {kind} of JSON schemas: correct it", param=at)
         if word not in KEPT | _CONTENT:
             raise UnsupportedField(
-                f"`{at}` cannot act: a grammar cannot keep `{word}`; correct its spelling, or remove it and check the "
+                f"`{at}` cannot act: a grammar cannot keep this word; correct its spelling, or remove it and check the "
                 "answer",
                 param=at,
             )
