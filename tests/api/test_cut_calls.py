@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from models.repository.repository import Repository
+from service.text.tools import format_of
 from tests.api.test_tools import streamed
 from tests.fake_service import World, publish, says, serving
 from tests.families import FAMILIES, REFUSED, Family
+from tests.tokenizers import byte_level
 from tests.tools import WITH_TOOLS
 
 ASK = [{"role": "user", "content": "hello"}]
@@ -42,8 +44,8 @@ CUT = {
 
 
 @asynccontextmanager
-async def world_of(tmp_path: Path, template: object) -> AsyncIterator[World]:
-    publish(Repository(tmp_path), chat_template=template, window=8192)
+async def world_of(tmp_path: Path, template: object, **files: Any) -> AsyncIterator[World]:
+    publish(Repository(tmp_path), chat_template=template, window=8192, **files)
     async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as it:
         yield it
 
@@ -141,6 +143,25 @@ async def test_two_turns_of_a_family(tmp_path: Path, name: str) -> None:
             says(world, family.says)
             again = await chat(world, [*ASK, sent, *results(sent)])
             assert len(again["message"]["tool_calls"]) == count
+
+
+@pytest.mark.parametrize("name", ["Kimi K2", "DeepSeek V3, R1", "gpt-oss", "Mistral, new", "FunctionGemma", "LFM2"])
+async def test_marks_that_are_control_tokens(tmp_path: Path, name: str) -> None:
+    family, rust = BY_NAME[name], byte_level()
+    form = format_of(family.template)
+    rust.add_special_tokens(list(form.marks))
+    async with world_of(tmp_path, family.template, rust=rust) as world:
+        says(world, family.says)
+        choice = await chat(world, ASK)
+        names = [each["function"]["name"] for each in choice["message"]["tool_calls"]]
+        assert (choice["message"]["content"], names) == (family.content, ["weather", "order"][: len(names)])
+        content, calls, _, _ = await streamed(world, tools=TOOLS, max_tokens=400)
+        assert (content, [called for called, _ in calls]) == (family.content, names)
+        body = {"messages": ASK, "tools": TOOLS, "tool_choice": "required", "max_tokens": 400}
+        forced = await world.client.post("/v1/chat/completions", json=body)
+        assert forced.status_code == (200 if form.head else 400), forced.text
+        grammar = world.engine.requests[-1].params.grammar
+        assert not form.head or f"<[{world.tokenizer.id_of(form.first_mark)}]>" in grammar
 
 
 async def test_ids_are_as_mistrals_template_takes_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from service.context.prompt import Chat, build_prompt
 from service.errors import UnsupportedField
 from service.text.messages import ChatOptions, Message, Tool, ToolCall
-from service.text.tools import CallBegun, CallReader, CallText, Content, ToolUse, format_of
+from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
+from service.text.tools.formats import FINAL, FORMATS
 from service.text.tools.harmony import ChannelReader
 from tests.families import FAMILIES, REFUSED, Family
+from tests.grammars import fits
 from tests.tokenizers import load
 
 TOOLS = tuple(
@@ -100,6 +103,24 @@ def test_two_turns_of_two_calls_are_taken_back(family: Family, tmp_path: Path) -
         body = text.partition("hello")[2]
         assert body.count("weather") == body.count("order") == turn + 1, body
         assert prompt.receipt.parts.total == len(prompt.token_ids)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form.head], ids=lambda form: form.name)
+def test_a_call_that_a_grammar_forces_is_read(form: ToolFormat) -> None:
+    strict = tuple(replace(tool, strict=True) for tool in TOOLS)
+    calls = tuple(ToolCall("", name, json.dumps(given, ensure_ascii=False)) for name, given in CALLED)
+    one, two = (form.as_text(Message("assistant", "", tool_calls=calls[:count])).content for count in (1, 2))
+    reader = (ChannelReader if form.has_channels else CallReader)(form, ToolUse(TOOLS).schemas)
+    pieces = reader.push(two) + reader.finish()
+    assert [piece.name for piece in pieces if isinstance(piece, CallBegun)] == ["weather", "order"], two
+    assert not "".join(piece.text for piece in pieces if isinstance(piece, Content)).strip()
+    forced = ToolUse(TOOLS, "required").grammar(form, {})
+    free = ToolUse(strict).free_grammar(form, {})
+    assert [fits(each, one) for each in (forced, free)] == [True, True]
+    assert [fits(each, two) for each in (forced, free)] == [True, True]
+    assert not fits(forced, one.replace("weather", "nobody")) and not fits(free, one.replace("weather", "nobody"))
+    assert not fits(free, one.replace("3", "0.5")), "a strict tool's schema"
+    assert fits(free, f"{FINAL if form.has_channels else ''}Hello.") and not fits(forced, "Hello.")
 
 
 def test_forms_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:

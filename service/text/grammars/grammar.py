@@ -95,8 +95,7 @@ class Grammar:
 
     def behind(self, text: str, ids: Mapping[str, int]) -> Grammar:
         """Returns the grammar of a text, and then this."""
-        start = f"start: {text_rule(text, ids)} @content"
-        return self._within(start, (("content", self),), tuple(ids.values())) if text else self
+        return self._within(f"start: {text_rule(text, ids)} @behind", (("behind", self),), tuple(ids.values()))
 
     def behind_reasoning(
         self, opening: str, closing: str, ids: Mapping[str, int], is_open: bool, lead: str = ""

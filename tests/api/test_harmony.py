@@ -1,0 +1,74 @@
+"""gpt-oss's channels in every dialect: reasoning, content and calls apart; grammars keep their channel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.text.grammars import Grammar
+from tests.api.test_cut_calls import ASK, BY_NAME, TOOLS, chat, world_of
+from tests.api.test_tools import streamed
+from tests.fake_service import World, says
+from tests.grammars import fits
+
+THOUGHT = "<|channel|>analysis<|message|>They greet.<|end|><|start|>assistant"
+SPOKEN = f"{THOUGHT}<|channel|>final<|message|>Hello there."
+CALL = '<|channel|>commentary to=functions.order <|constrain|>json<|message|>{"count": 2}'
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path, BY_NAME["gpt-oss"].template) as it:
+        yield it
+
+
+async def test_channels_are_apart_in_every_dialect(world: World) -> None:
+    says(world, SPOKEN)
+    plain: dict[str, Any] = {"messages": ASK, "max_tokens": 300}
+    message = (await world.client.post("/v1/chat/completions", json=plain)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("They greet.", "Hello there.")
+    told = (await world.client.post("/api/chat", json={"model": "demo", "messages": ASK, "stream": False})).json()
+    assert (told["message"]["thinking"], told["message"]["content"]) == ("They greet.", "Hello there.")
+    blocks = (await world.client.post("/v1/messages", json={"model": "demo", **plain})).json()["content"]
+    assert [each["type"] for each in blocks] == ["thinking", "text"] and blocks[1]["text"] == "Hello there."
+    output = (await world.client.post("/v1/responses", json={"input": "hello"})).json()["output"]
+    assert [each["type"] for each in output] == ["reasoning", "message"]
+    content, calls, reason, deltas = await streamed(world, tools=TOOLS, max_tokens=300)
+    assert (content, calls, reason) == ("Hello there.", [], "stop")
+    assert "".join(each.get("reasoning_content", "") for each in deltas) == "They greet."
+
+
+async def test_a_call_behind_its_reasoning(world: World) -> None:
+    says(world, THOUGHT + CALL)
+    choice = await chat(world, ASK)
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("They greet.", None)
+    [call] = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("order", {"count": 2})
+    says(world, f"{THOUGHT}{CALL.replace('order', 'unknown')}")
+    assert (await chat(world, ASK))["message"]["content"] == '{"count": 2}'
+
+
+async def test_a_limit_shows_no_header(world: World) -> None:
+    says(world, SPOKEN)
+    shown = set()
+    for most in range(1, 70):
+        message = (await chat(world, ASK, max_tokens=most))["message"]
+        shown.add((message.get("reasoning_content", ""), message["content"]))
+    assert all("They greet.".startswith(a) and "Hello there.".startswith(b) for a, b in shown), shown
+
+
+async def test_grammars_keep_the_channels(world: World) -> None:
+    async def grammar(**more: Any) -> Grammar:
+        await chat(world, ASK, **more)
+        return Grammar(world.engine.requests[-1].params.grammar, "f")
+
+    forced = await grammar(tool_choice="required")
+    said = f"{CALL}<|call|>"
+    assert fits(forced, said) and fits(forced, THOUGHT + said) and not fits(forced, SPOKEN)
+    chosen = await grammar(tools=None, structured_outputs={"choice": ["yes"]})
+    assert fits(chosen, f"{THOUGHT}<|channel|>final<|message|>yes") and fits(chosen, "<|channel|>final<|message|>yes")
+    assert not fits(chosen, "yes") and not fits(chosen, f"{THOUGHT}<|channel|>final<|message|>no")
