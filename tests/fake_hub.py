@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-LARGE = ("safetensors", "bin")
+LARGE = ("safetensors", "bin", "gguf")
 """Endings of files that the hub keeps by their sha256 (Git LFS)."""
 PIECE = 1 << 16
 

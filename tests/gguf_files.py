@@ -91,10 +91,10 @@ def q4_0(tensor: Tensor) -> Stored:
 
 
 def of_checkpoint(
-    directory: Path, path: Path, form: Callable[[Tensor], Stored] = f32, **changes: Any
+    directory: Path, path: Path, form: Callable[[Tensor], Stored] = f32, parts: int = 0, **changes: Any
 ) -> dict[str, Tensor]:
-    """Writes the checkpoint in `directory` as the GGUF file `path`, its matrices in a format. `changes` go over the
-    metadata; None leaves a key out, and `__` stands for a dot. Returns the checkpoint's tensors."""
+    """Writes the checkpoint in `directory` as the GGUF file `path`, its matrices in a format, in `parts` if given.
+    `changes` go over the metadata; None leaves a key out, `__` stands for a dot. Returns the checkpoint's tensors."""
     config = json.loads((directory / "config.json").read_text())
     stored = load_file(directory / "model.safetensors")
     weights = dict(sorted(stored.items(), key=lambda item: [int(part) for part in re.findall(r"\d+", item[0])]))
@@ -116,7 +116,11 @@ def of_checkpoint(
         tensors[_name(name, architecture)] = form(tensor) if is_matrix else f32(tensor)
     tensors |= {name: form(torch.stack(parts)) for name, parts in stacked.items()}
     metadata = _metadata(config, architecture, directory) | {key.replace("__", "."): v for key, v in changes.items()}
-    write(path, {key: value for key, value in metadata.items() if value is not None}, tensors)
+    told = {key: value for key, value in metadata.items() if value is not None}
+    if parts:
+        write_parts(path, told, tensors, parts)
+    else:
+        write(path, told, tensors)
     return weights
 
 
@@ -154,6 +158,16 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored]
         data += content
     begin = b"".join(head)
     path.write_bytes(begin + b"\0" * (-len(begin) % ALIGNMENT) + data)
+
+
+def write_parts(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored], parts: int) -> Path:
+    """Writes the model in parts, as llama.cpp's gguf-split does. Returns the first."""
+    names, paths = list(tensors), [path.with_name(f"{path.stem}-{n + 1:05}-of-{parts:05}.gguf") for n in range(parts)]
+    for number, each in enumerate(paths):
+        own = names[number * len(names) // parts : (number + 1) * len(names) // parts]
+        told = {"split.no": number, "split.count": parts, "split.tensors.count": len(names)}
+        write(each, (metadata if number == 0 else {}) | told, {name: tensors[name] for name in own})
+    return paths[0]
 
 
 def _name(name: str, architecture: str) -> str:

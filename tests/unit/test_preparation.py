@@ -140,6 +140,27 @@ def test_the_second_start_fetches_nothing(start: Start, hub: FakeHub, llama: Pat
     assert start.served == "tiny-chat:2" and hub.requests == []
 
 
+def test_a_gguf_repository_is_served_as_one_of_its_files(
+    start: Start, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists the files and takes the usual one; a later start finds it without a network."""
+    source, repo = save_llama(tmp_path / "source", width=64), tmp_path / "repo"
+    repo.mkdir()
+    for name in ("tiny-Q4_K_M.gguf", "tiny-Q8_0.gguf"):
+        gguf_files.of_checkpoint(source, repo / name, gguf_files.q8_0)
+    commit = hub.push("org/Tiny-GGUF", repo)
+    shown = start.run("org/Tiny-GGUF")
+    assert "2 GGUF models (tiny-Q4_K_M.gguf, tiny-Q8_0.gguf), of which tiny-Q4_K_M.gguf is taken" in shown
+    assert (start.served, start.repository.get("tiny-gguf", "2").precision) == ("tiny-gguf:2", "file")
+    start.run("org/Tiny-GGUF:Q8_0")
+    other = start.repository.get("tiny-gguf", "4")
+    assert (start.served, other.lineage.source) == ("tiny-gguf:4", f"org/Tiny-GGUF:Q8_0@{commit}")
+    assert "choose one, as org/Tiny-GGUF:Q4_K_M" in start.refused("org/Tiny-GGUF:Q2_K")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start.run("org/Tiny-GGUF:Q8_0")
+    assert start.served == "tiny-gguf:4"
+
+
 def test_the_second_start_needs_no_network(
     start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,8 @@ from huggingface_hub import try_to_load_from_cache
 from models.checkpoint.pooling import POOLING_CONFIG
 from models.checkpoint.safetensors_file import INDEX
 from models.errors import InvalidSource
+from models.imports.hub import gguf_choice, selection
 from models.imports.hub import listing as hub
-from models.imports.hub import selection
 from models.imports.hub.download import download, received
 from models.imports.hub.downloads import PART, Refs, alone, place
 from models.imports.hub.listing import HubFile, Listing
@@ -50,6 +50,16 @@ class HubCheckpoint:
         if self.listing is None:
             return [path.stat().st_size for path in self.directory.glob(f"*{selection.SAFETENSORS}")]
         return [file.size for file in self.weights]
+
+    @property
+    def gguf(self) -> Path | None:
+        """The first file of a GGUF model; None for another checkpoint."""
+        names = [file.name for file in self.weights] or sorted(
+            str(path.relative_to(self.directory)) for path in self.directory.rglob("*.*") if path.is_file()
+        )
+        if any(name.endswith(selection.SAFETENSORS) for name in names):
+            return None
+        return next((self.directory / name for name in gguf_choice.models(names)), None)
 
     @property
     def bytes_to_come(self) -> int:
@@ -108,6 +118,8 @@ def cached(source: HubSource, revision: str, listing: Listing | None = None) -> 
         weights = selection.weights(source, names, index.read_bytes() if INDEX in present else None)
     except InvalidSource:
         return None
+    if selection.is_gguf(source, names):  # the cache may have others beside it
+        return None
     if {*selection.texts(names), *weights} - present:
         return None
     return HubCheckpoint(source, snapshot.name, snapshot, snapshot.parent.parent)
@@ -116,14 +128,17 @@ def cached(source: HubSource, revision: str, listing: Listing | None = None) -> 
 def _begun(data_dir: Path, listing: Listing) -> HubCheckpoint:
     """Fetches the small files, and says which weights are to come."""
     source, names = listing.source, listing.files
-    selection.refuse_without_config(source, names)
-    if INDEX not in names:
+    is_gguf = selection.is_gguf(source, names)
+    if not is_gguf:
+        selection.refuse_without_config(source, names)
+    if is_gguf or INDEX not in names:
         selection.weights(source, names, None)  # refuses before anything is fetched
     directory = place(data_dir, source, listing.commit + PART)
     durable.make_directory(directory)
     with alone(directory):
-        _fetch(listing, [names[name] for name in selection.texts(names)], directory, unwatched)
-        index = (directory / INDEX).read_bytes() if INDEX in names else None
+        texts = [] if is_gguf else selection.texts(names)
+        _fetch(listing, [names[name] for name in texts], directory, unwatched)
+        index = (directory / INDEX).read_bytes() if INDEX in texts else None
     chosen = selection.weights(source, names, index)
     return HubCheckpoint(source, listing.commit, directory, directory, listing, tuple(names[name] for name in chosen))
 

@@ -10,6 +10,7 @@ from huggingface_hub import HfApi
 
 from models.checkpoint.pooling import POOLING_CONFIG
 from models.errors import InvalidSource
+from models.imports.hub.gguf_choice import SUFFIX
 from models.imports.hub.refusals import refusal
 from models.imports.hub.source import HubSource
 from models.manifest import is_file_name
@@ -31,8 +32,8 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of `source` at `commit`, by name. Of files in sub-directories it has
-    `POOLING_CONFIG` alone."""
+    """The files of `source` at `commit`, by name. Of files in sub-directories it has `POOLING_CONFIG` and GGUF files
+    alone."""
 
     source: HubSource
     commit: str
@@ -48,9 +49,15 @@ def read(source: HubSource) -> Listing:
     files = {
         each.rfilename: HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None, each.blob_id)
         for each in told.siblings or ()
-        if is_file_name(each.rfilename) or each.rfilename == POOLING_CONFIG
+        if _is_wanted(each.rfilename)
     }
     return Listing(source, _checked(source, told.sha), files)
+
+
+def _is_wanted(path: str) -> bool:
+    directory, _, name = path.rpartition("/")
+    is_gguf = is_file_name(name) and name.lower().endswith(SUFFIX)
+    return is_file_name(path) or path == POOLING_CONFIG or (is_gguf and is_file_name(directory))
 
 
 def commit_of(source: HubSource, seconds: float = _SECONDS) -> str:

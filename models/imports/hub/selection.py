@@ -2,7 +2,8 @@
 
     config.json and others by name      `checkpoint.file_names`
     tokenizer.json                      else the files of a slow tokenizer
-    weights                             the shards that the index names, else the one safetensors file
+    weights                             the shards that the index names, else the one safetensors file, else one of the
+                                        GGUF files, which needs nothing beside it (`gguf_choice`)
 
 Everything else stays on the hub: pickled weights, other formats, copies of the weights in one file, code.
 """
@@ -19,11 +20,18 @@ from models.checkpoint.file_names import CARDS, COPIED, PICKLED
 from models.checkpoint.pooling import MODULES, POOLING_CONFIG
 from models.checkpoint.safetensors_file import INDEX, WEIGHTS
 from models.errors import InvalidSource
+from models.imports.hub import gguf_choice
 from models.imports.hub.source import HubSource
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 SAFETENSORS: Final = ".safetensors"
 _OUT: Final = "choose a repository with safetensors, or write them with transformers' save_pretrained and serve that"
+
+
+def is_gguf(source: HubSource, names: Collection[str]) -> bool:
+    """Whether a GGUF file is wanted, or the repository has its weights in nothing else that is read."""
+    has_other = any(name.endswith(SAFETENSORS) for name in names)
+    return bool(source.file) or (not has_other and bool(gguf_choice.models(names)))
 
 
 def texts(names: Collection[str]) -> list[str]:
@@ -37,6 +45,8 @@ def texts(names: Collection[str]) -> list[str]:
 def weights(source: HubSource, names: Collection[str], index: bytes | None) -> list[str]:
     """Returns the weights' files. `index` is the content of the weights' index, where the repository has one. Raises
     InvalidSource that names what is there instead."""
+    if is_gguf(source, names):
+        return gguf_choice.choose(source, names)
     if ADAPTER_WEIGHTS in names:
         return [ADAPTER_WEIGHTS]
     found = sorted(name for name in names if name.endswith(SAFETENSORS))
@@ -73,7 +83,7 @@ def _without(source: HubSource, names: Collection[str]) -> str:
     pickled = sorted(name for name in names if Path(name).suffix.lower() in PICKLED)
     if pickled:
         return f"{source.id} has its weights only as {pickled[0]}, which can run code when it is read: {_OUT}"
-    other = sorted(name for name in names if Path(name).suffix.lower() in {".gguf", ".onnx"})
+    other = sorted(name for name in names if Path(name).suffix.lower() == ".onnx")
     if other:
         return f"{source.id} has its weights only as {other[0]}, which is not served: {_OUT}"
     return f"{source.id} holds no weights: check the name"

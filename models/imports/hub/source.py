@@ -16,26 +16,36 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A hub id `org/name` and a branch, a tag or a commit of it."""
+    """A hub id `org/name` and a branch, a tag or a commit of it. `file` is what of its GGUF files is wanted: a file's
+    name or a quantization's."""
 
     id: str
     revision: str = DEFAULT_REVISION
+    file: str = ""
 
     def __post_init__(self) -> None:
         if not _REVISION.fullmatch(self.revision) or ".." in self.revision:
             raise InvalidSource(f"{self.revision[:80]!r} is no revision: give a branch, a tag or a commit")
+        if self.file and (not _REVISION.fullmatch(self.file) or ".." in self.file):
+            raise InvalidSource(f"{self.file[:80]!r} names no file: give a GGUF file, or a quantization such as Q4_K_M")
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Returns the source that `org/name` or `org/name@revision` names; None for other text. Raises InvalidSource
-        for a text whose revision is none."""
-        id, at, revision = text.partition("@")
+        """Returns the source that `org/name`, `org/name:Q4_K_M` or one of them with `@revision` names; None for other
+        text. Raises InvalidSource for a text whose revision or file is none."""
+        wanted, at, revision = text.partition("@")
+        id, _, file = wanted.partition(":")
         if not _ID.fullmatch(id) or ".." in id:
             return None
-        return cls(id, revision) if at else cls(id)
+        return cls(id, revision if at else DEFAULT_REVISION, file)
 
     def __str__(self) -> str:
-        return self.id if self.revision == DEFAULT_REVISION else f"{self.id}@{self.revision}"
+        return self.wanted if self.revision == DEFAULT_REVISION else f"{self.wanted}@{self.revision}"
+
+    @property
+    def wanted(self) -> str:
+        """The source without its revision."""
+        return f"{self.id}:{self.file}" if self.file else self.id
 
     @property
     def is_commit(self) -> bool:
@@ -44,9 +54,9 @@ class HubSource:
 
     def at(self, commit: str) -> str:
         """Returns the `lineage.source` of versions that are made of this commit."""
-        return f"{self.id}@{commit}"
+        return f"{self.wanted}@{commit}"
 
     @property
     def slug(self) -> str:
-        """The id as one plain file name."""
-        return self.id.replace("/", "--")
+        """The source as one plain file name."""
+        return self.wanted.replace("/", "--").replace(":", "--")
