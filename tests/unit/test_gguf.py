@@ -7,11 +7,14 @@ import json
 import math
 import random
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGML_QUANT_SIZES, dequantize
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -26,6 +29,7 @@ from transformers import (
 
 from models.checkpoint import generation_defaults
 from models.errors import InvalidSource
+from models.imports.gguf_head import _NO_WEIGHTS
 from models.imports.importing import import_source
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -120,6 +124,29 @@ def test_blocks_are_dequantized_and_their_file_is_named(
     assert f"from GGUF of sha256 {digest}" in manifest.lineage.recipe
     assert f"tensors in F32, {name}, dequantized" in manifest.lineage.recipe
     assert manifest.lineage.source.startswith("gguf ")
+
+
+def test_every_type_of_weights_is_dequantized_as_llama_cpp_does(repository: Repository, tmp_path: Path) -> None:
+    """Types that llama.cpp's own package decodes, IQ types among them; what is left is refused by its name."""
+    kinds = [each for each in GGML_QUANT_SIZES if each.value not in _NO_WEIGHTS]
+    sizes = SIZES | {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "num_hidden_layers": 6}
+    source, path, number = saved(tmp_path / "source", LlamaConfig(**sizes)), tmp_path / "model.gguf", count()
+    wanted: list[tuple[str, torch.Tensor]] = []
+
+    def form(tensor: torch.Tensor) -> gguf_files.Stored:
+        kind = kinds[next(number) % len(kinds)]
+        inputs, size = GGML_QUANT_SIZES[kind]
+        data = np.random.default_rng(1).integers(0, 59, (len(tensor), tensor.shape[1] // inputs * size), np.uint8)
+        wanted.append((kind.name, torch.from_numpy(dequantize(data, kind).astype(np.float32)).bfloat16()))
+        return kind.value, tuple(tensor.shape), data.tobytes()
+
+    weights = gguf_files.of_checkpoint(source, path, form)
+    names = [name for name, tensor in weights.items() if tensor.dim() > 1]
+    found = load_file(repository.path(imported(repository, path)) / "model.safetensors")
+    assert {kind for kind, _ in wanted} == {kind.name for kind in kinds}
+    for name, (kind, expected) in zip(names, wanted, strict=True):
+        if not name.endswith(("q_proj.weight", "k_proj.weight")):  # their rows change places
+            assert torch.equal(found[name], expected), kind
 
 
 def test_llama_3_begins_with_bos_and_ends_with_a_turn_too(repository: Repository, tmp_path: Path) -> None:
