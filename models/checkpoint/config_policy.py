@@ -32,7 +32,8 @@ _MOST: Final = {
     "positions": 1 << 31, "embeddings": 1 << 31,
 }  # fmt: skip
 """The largest number of a key by its last word. A model is built of as many parts before its weights are looked at."""
-_READ: Final = ("awq", "gptq", MXFP4)
+FP8_METHODS: Final = ("fp8", "compressed-tensors", "modelopt")
+_READ: Final = ("awq", "gptq", MXFP4, *FP8_METHODS)
 """The ways of packing whose weights an import makes plain."""
 _QUANTIZED = {PACKING, "compression_config"}
 
@@ -103,8 +104,8 @@ def refuse_dangerous(value: object, where: str) -> None:
             raise InvalidSource(f"{where} has the key {key[:80]!r}, which can make a loader run other code; remove it")
         if key in _QUANTIZED and item is not None:
             raise InvalidSource(
-                f"{where} has {key!r} of another method than awq, gptq and mxfp4, which are unpacked: import the "
-                "unquantized checkpoint, then quantize it here"
+                f"{where} has {key!r} of another method than awq, gptq and mxfp4, or fp8, which are unpacked: import "
+                "the unquantized checkpoint, then quantize it here"
             )
         refuse_dangerous(item, where)
 

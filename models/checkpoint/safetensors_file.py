@@ -22,6 +22,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+FP8 = {"F8_E4M3": 1, "F8_E5M2": 1}
+"""Bytes of weights that only have a meaning with a scale beside them."""
 MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 20_000
 MAX_DIMENSIONS = 8
@@ -42,11 +44,11 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return self.size * ITEM_BYTES[self.dtype]
+        return self.size * (ITEM_BYTES | FP8)[self.dtype]
 
 
-def read_header(path: Path) -> list[Tensor]:
-    """The tensors of a file in the order of their data.
+def read_header(path: Path, packed: bool = False) -> list[Tensor]:
+    """The tensors of a file in the order of their data; `packed` also accepts dtypes that need a scale.
 
     Raises InvalidSource, naming the file, when the header is larger than 16 MiB or lists more than 20,000 tensors, is
     not JSON, has a duplicate or unknown key, an unknown dtype, or offsets that do not cover the data exactly once.
@@ -57,7 +59,8 @@ def read_header(path: Path) -> list[Tensor]:
         raw.pop("__metadata__", None)
         if len(raw) > MAX_TENSORS:
             raise _Malformed(f"lists {len(raw):,} tensors; at most {MAX_TENSORS:,} are accepted")
-        return _covering([_tensor(name, entry) for name, entry in raw.items()], data_bytes)
+        dtypes = tuple(ITEM_BYTES | FP8 if packed else ITEM_BYTES)
+        return _covering([_tensor(name, entry, dtypes) for name, entry in raw.items()], data_bytes)
     except _Malformed as error:
         raise InvalidSource(f"{path.name} is not an acceptable safetensors file: its header {error}") from None
 
@@ -101,13 +104,13 @@ def _no_constant(text: str) -> object:
     raise _Malformed(f"holds {text}")
 
 
-def _tensor(name: str, entry: object) -> tuple[Tensor, int, int]:
+def _tensor(name: str, entry: object, dtypes: Sequence[str]) -> tuple[Tensor, int, int]:
     """A header entry as (tensor, begin, end), each part checked alone."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _Malformed(f"describes {name[:80]!r} with other keys than dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise _Malformed(f"gives {name[:80]!r} the dtype {str(dtype)[:20]}; accepted are {', '.join(ITEM_BYTES)}")
+    if not isinstance(dtype, str) or dtype not in dtypes:
+        raise _Malformed(f"gives {name[:80]!r} the dtype {str(dtype)[:20]}; accepted are {', '.join(dtypes)}")
     if not _whole_numbers(shape) or len(shape) > MAX_DIMENSIONS:
         raise _Malformed(f"gives {name[:80]!r} a shape that is not a list of at most {MAX_DIMENSIONS} sizes")
     if not _whole_numbers(offsets) or len(offsets) != 2:

@@ -11,8 +11,9 @@ not read and not copied. The module imports torch and transformers only inside f
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.checkpoint import config_policy, generation_defaults, pooling, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
@@ -197,6 +198,7 @@ class _Import:
         self._read_pooling()
         self._unpack()
         accepted = self._check_configuration()
+        self._leave_out_copies()
         tensors = check_weights(self._staged)
         self._progress(0.6, "checking the architecture")
         model = skeleton.build(self._staged)
@@ -234,6 +236,22 @@ class _Import:
         if config_policy.is_packed(config_policy.read_json(config)):
             note, self._hashes = packed_weights.unpack(self._staged, part(self._progress, 0.5, 0.6))
             self._notes.append(note)
+
+    def _leave_out_copies(self) -> None:
+        """Of a tensor in several shards the index says which one is meant; the others are left out."""
+        from models.weights.conversion import rewrite
+
+        if not (self._staged / INDEX).exists():
+            return
+        meant: Any = config_policy.read_json(self._staged / INDEX)["weight_map"]
+        for path in sorted(self._staged.glob("*.safetensors")):
+            copies = {tensor.name for tensor in read_header(path) if meant.get(tensor.name, path.name) != path.name}
+            if copies:
+                kept = path.with_name(path.name + ".kept")
+                dtype = _DTYPES[self._precision]
+                self._hashes[path.name] = rewrite(path, kept, dtype, {}, partial(_is_not_in, copies))
+                kept.replace(path)
+                self._notes.append(f"{path.name} without {len(copies)} tensors that the index has elsewhere")
 
     def _check_configuration(self) -> config_policy.Accepted:
         for path in sorted(self._staged.glob("*.json")):
@@ -349,6 +367,10 @@ def _shards(source: Source, found: list[str]) -> list[str]:
     if len(names) > _MAX_SHARDS:
         raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")
     return sorted(names)
+
+
+def _is_not_in(names: set[str], name: str) -> bool:
+    return name not in names
 
 
 def _license(directory: Path) -> str:

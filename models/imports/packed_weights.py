@@ -9,7 +9,7 @@ into plain weights in bf16, so that they are imported like any others.
            zeros are 8 (of 4 bits): a word tells then which way it is stored, whatever the checkpoint says of itself
 
 Lin et al. 2023 (AWQ), Frantar et al. 2022 (GPTQ); layouts of AutoAWQ's `gemm` and of AutoGPTQ. MXFP4, of gpt-oss, is
-in `mxfp4`.
+in `mxfp4`; 8-bit floating numbers are in `fp8`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from models.checkpoint.config_policy import MXFP4, PACKING, as_text, read_json
+from models.checkpoint.config_policy import FP8_METHODS, MXFP4, PACKING, as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.errors import InvalidSource
-from models.imports import mxfp4
+from models.imports import fp8, mxfp4
 from models.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,14 +38,17 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
     new files by name. Raises InvalidSource for a form that is not read, and for tensors that do not fit."""
     from models.weights.conversion import PLAIN_FORMAT, write_shards
 
-    config = read_json(directory / "config.json")
+    config: dict[str, Any] = read_json(directory / "config.json")
     old = sorted(directory.glob("*.safetensors"))
-    stored = {tensor.name: (tensor, path) for path in old for tensor in read_header(path)}
+    meant: Any = read_json(directory / INDEX)["weight_map"] if (directory / INDEX).exists() else {}
+    found = [(tensor, path) for path in old for tensor in read_header(path, packed=True)]
+    stored = {each.name: (each, path) for each, path in found if meant.get(each.name, path.name) == path.name}
     packed, form = _packed(config, stored)
     planned = [each.planned for each in packed.values()]
     parts = {part for each in packed.values() for part in each.parts}
+    unused = fp8.UNUSED if config[PACKING]["quant_method"] in FP8_METHODS else ()
     for name, (tensor, _) in stored.items():
-        if name not in parts:
+        if name not in parts and not name.endswith(unused):
             planned.append(Tensor(name, "BF16" if tensor.dtype in FLOATS else tensor.dtype, tensor.shape))
 
     def content(name: str) -> memoryview:
@@ -69,12 +72,25 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
     return f"{form}, {len(packed)} tensors unpacked", hashes
 
 
-def _packed(
-    config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Path]]
-) -> tuple[dict[str, _Packed | mxfp4.Blocks], str]:
+class Packed(Protocol):
+    """A tensor to unpack: what is planned to be written, the names of its parts, and its values."""
+
+    planned: Tensor
+    parts: tuple[str, ...]
+
+    def weight(self) -> torch.Tensor: ...
+
+
+def _packed(config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Path]]) -> tuple[dict[str, Packed], str]:
     """Returns the packed tensors by the names of what they become, and their form in words. Raises InvalidSource if
     there are none."""
     told: Any = config[PACKING]
+    if told["quant_method"] in FP8_METHODS:
+        block = fp8.block_of(told)
+        scaled = {name: fp8.Scaled(name, stored, block) for name in sorted(stored) if fp8.is_fp8(name, stored[name][0])}
+        if not scaled:
+            raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is in FP8")
+        return dict(scaled), "fp8"
     is_mxfp4 = told["quant_method"] == MXFP4
     suffix = mxfp4.SUFFIX if is_mxfp4 else ".qweight"
     names = sorted(name.removesuffix(suffix) for name in stored if name.endswith(suffix))
@@ -83,7 +99,7 @@ def _packed(
     if is_mxfp4:
         return {name: mxfp4.Blocks(name, stored) for name in names}, MXFP4
     form = _Form.of(config)
-    made: dict[str, _Packed | mxfp4.Blocks] = {f"{name}.weight": _Packed(name, stored, form) for name in names}
+    made: dict[str, Packed] = {f"{name}.weight": _Packed(name, stored, form) for name in names}
     return made, f"{form.method} of {form.bits} bits in groups of {form.group}"
 
 

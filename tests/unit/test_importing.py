@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from models.checkpoint import generation_defaults
@@ -322,6 +322,19 @@ def test_shard_names(repository: Repository, llama: Path, name: object) -> None:
 def test_index_must_agree_with_the_shards(repository: Repository, llama: Path) -> None:
     edit_json(llama / "model.safetensors.index.json", weight_map={"lm_head.weight": "model.safetensors"})
     refused(repository, llama, "does not list")
+
+
+def test_of_a_tensor_in_two_shards_the_index_decides(repository: Repository, tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "sharded", shards="20KB")
+    index = json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
+    name, other = "model.norm.weight", next(each for each in set(index.values()) if each != index["model.norm.weight"])
+    meant = load_file(source / index[name])[name]
+    save_file(load_file(source / other) | {name: meant + 1}, source / other, {"format": "pt"})
+    manifest = import_source(repository, str(source), "demo")
+    shards = (load_file(path) for path in repository.path(manifest).glob("*.safetensors"))
+    found = [tensors[name] for tensors in shards if name in tensors]
+    assert len(found) == 1 and torch.equal(found[0], meant)
+    assert f"{other} without 1 tensors" in manifest.lineage.recipe
 
 
 def header_file(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
