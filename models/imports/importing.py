@@ -11,29 +11,27 @@ not read and not copied. The module imports torch and transformers only inside f
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models.checkpoint import config_policy, generation_defaults, pooling, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
-from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
+from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor
 from models.errors import Conflict, InvalidSource
-from models.imports import packed_weights, text_part
+from models.imports import chat_template, packed_weights, text_part
 from models.imports.adapting import publish_adapter
 from models.imports.file_version import publish_file, require_blocks
+from models.imports.shards import check_weights, leave_out_copies, weight_files
 from models.imports.sources import Source, finish, open_source
 from models.manifest import (
     ADAPTER_CONFIG,
     ADAPTER_FILES,
-    ADAPTER_WEIGHTS,
     QUANTIZED,
     Facts,
     Lineage,
     Manifest,
     Precision,
-    is_file_name,
     precision_of,
     tools_here,
 )
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from models.weights.skeleton import Skeleton
 
 _DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
-_MAX_SHARDS = 1_000
 
 
 def import_source(
@@ -198,7 +195,8 @@ class _Import:
         self._read_pooling()
         self._unpack()
         accepted = self._check_configuration()
-        self._leave_out_copies()
+        self._hashes |= (changed := leave_out_copies(self._staged, _DTYPES[self._precision]))
+        self._notes += [f"{name} without tensors that the index has elsewhere" for name in changed]
         tensors = check_weights(self._staged)
         self._progress(0.6, "checking the architecture")
         model = skeleton.build(self._staged)
@@ -237,22 +235,6 @@ class _Import:
             note, self._hashes = packed_weights.unpack(self._staged, part(self._progress, 0.5, 0.6))
             self._notes.append(note)
 
-    def _leave_out_copies(self) -> None:
-        """Of a tensor in several shards the index says which one is meant; the others are left out."""
-        from models.weights.conversion import rewrite
-
-        if not (self._staged / INDEX).exists():
-            return
-        meant: Any = config_policy.read_json(self._staged / INDEX)["weight_map"]
-        for path in sorted(self._staged.glob("*.safetensors")):
-            copies = {tensor.name for tensor in read_header(path) if meant.get(tensor.name, path.name) != path.name}
-            if copies:
-                kept = path.with_name(path.name + ".kept")
-                dtype = _DTYPES[self._precision]
-                self._hashes[path.name] = rewrite(path, kept, dtype, {}, partial(_is_not_in, copies))
-                kept.replace(path)
-                self._notes.append(f"{path.name} without {len(copies)} tensors that the index has elsewhere")
-
     def _check_configuration(self) -> config_policy.Accepted:
         for path in sorted(self._staged.glob("*.json")):
             if path.name not in (tokenizer_files.TOKENIZER, "config.json"):
@@ -278,6 +260,7 @@ class _Import:
         if not (self._staged / tokenizer_files.TOKENIZER).exists():
             tokenizer_files.convert_slow(self._staged)
             self._notes.append("tokenizer.json made from the slow tokenizer")
+        chat_template.require_compiles(self._staged)
         tokenizer_files.try_loading(self._staged)
 
     def _convert(self, tensors: Iterable[Tensor], model: "Skeleton") -> None:
@@ -313,64 +296,6 @@ class _Import:
                 author=author,
             ),
         )
-
-
-def weight_files(present: list[str], source: Source) -> list[str]:
-    """Names of the safetensors files to import, of the plain files `present` in `source`.
-
-    Raises InvalidSource for a local directory that also holds pickled weights or code, for weights in another format,
-    for an adapter, and for shards that the index does not name plainly.
-    """
-    source.refuse_code()
-    if ADAPTER_CONFIG in present:
-        raise InvalidSource(f"{ADAPTER_CONFIG}: this is a PEFT adapter; name its base version with adapter_of")
-    if "config.json" not in present:
-        raise InvalidSource("config.json is missing; give the directory that transformers' save_pretrained wrote")
-    found = [name for name in present if name.endswith(".safetensors")]
-    if INDEX in present:
-        return _shards(source, found)
-    if len(found) != 1:
-        raise InvalidSource(
-            f"{len(found)} safetensors files without {INDEX}: exactly one is expected; convert the weights to "
-            "safetensors with transformers' save_pretrained"
-        )
-    return found
-
-
-def check_weights(directory: Path) -> list[Tensor]:
-    """All tensors of a staged checkpoint. Raises InvalidSource for a bad header, or files unlike their index."""
-    paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
-    headers = {path.name: read_header(path) for path in paths}
-    tensors = [tensor for header in headers.values() for tensor in header]
-    if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise InvalidSource("A tensor is in two shards; save the model again")
-    if (directory / INDEX).exists():
-        actual = {tensor.name: name for name, header in headers.items() for tensor in header}
-        if config_policy.read_json(directory / INDEX)["weight_map"] != actual:
-            raise InvalidSource(f"{INDEX} does not list the tensors that the shards hold; save the model again")
-    if not tensors:
-        raise InvalidSource("The weights hold no tensor")
-    return tensors
-
-
-def _shards(source: Source, found: list[str]) -> list[str]:
-    """The files that the index names, each a plain name of a file that is there."""
-    with source.open(INDEX) as stream:
-        index = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), INDEX)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InvalidSource(f"{INDEX} has no weight_map")
-    names = {name if isinstance(name, str) else "" for name in weight_map.values()}
-    for name in names:
-        if not is_file_name(name) or name not in found:
-            raise InvalidSource(f"{INDEX} names the shard {name[:80]!r}, which is no safetensors file here")
-    if len(names) > _MAX_SHARDS:
-        raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")
-    return sorted(names)
-
-
-def _is_not_in(names: set[str], name: str) -> bool:
-    return name not in names
 
 
 def _license(directory: Path) -> str:

@@ -1,0 +1,61 @@
+"""A chat template that does not compile is refused at import. It is compiled here and never rendered: `service.text`
+renders it, in a sandbox."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from jinja2.ext import loopcontrols
+
+from models.checkpoint.config_policy import read_json
+from models.errors import InvalidSource
+
+_TRAINING: Final = re.compile(r"\{%-?\+?\s*(?:end)?generation\s*[-+]?%\}")
+"""transformers' marks around the text of an answer, which Jinja does not know."""
+_NOT_SERVED: Final = ("urlize", "xmlattr", "pprint")
+"""Filters that the sandbox does not have."""
+_FILES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+
+
+def require_compiles(directory: Path) -> None:
+    """Raises InvalidSource, with the place of the mistake, for a template in `directory` that is none."""
+    environment = jinja2.Environment(extensions=[loopcontrols], optimized=False)  # nothing is rendered
+    for name in _NOT_SERVED:
+        del environment.filters[name]
+    for name, template in _templates(directory):
+        try:
+            environment.compile(_TRAINING.sub("", template))
+        except jinja2.TemplateSyntaxError as error:
+            where, why = f" in line {error.lineno}", str(error.message)[:120]
+        except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:
+            where, why = "", f"{type(error).__name__}: {error}"[:120]
+        else:
+            continue
+        raise InvalidSource(f"The chat template of {name} does not compile{where}: {why}; mend it, or leave it out")
+
+
+def _templates(directory: Path) -> list[tuple[str, str]]:
+    """Returns the templates by their files. Of several in one file, `default` is the one that is served."""
+    found: list[tuple[str, str]] = []
+    for name in _FILES:
+        path = directory / name
+        if not path.is_file():
+            continue
+        told: Any = _text(path) if path.suffix == ".jinja" else read_json(path).get("chat_template")
+        if isinstance(told, list):
+            told = {each.get("name"): each.get("template") for each in told if isinstance(each, dict)}
+        if isinstance(told, dict):
+            told = told.get("default")
+        if isinstance(told, str):
+            found.append((name, told))
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidSource(f"{path.name} is not UTF-8 text") from None
