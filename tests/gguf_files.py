@@ -166,7 +166,7 @@ def write_parts(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, S
     for number, each in enumerate(paths):
         own = names[number * len(names) // parts : (number + 1) * len(names) // parts]
         told = {"split.no": number, "split.count": parts, "split.tensors.count": len(names)}
-        write(each, (metadata if number == 0 else {}) | told, {name: tensors[name] for name in own})
+        write(each, {**(metadata if number == 0 else {}), **told}, {name: tensors[name] for name in own})
     return paths[0]
 
 

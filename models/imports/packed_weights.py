@@ -75,8 +75,11 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
 class Packed(Protocol):
     """A tensor to unpack: what is planned to be written, the names of its parts, and its values."""
 
-    planned: Tensor
-    parts: tuple[str, ...]
+    @property
+    def planned(self) -> Tensor: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
 
     def weight(self) -> torch.Tensor: ...
 
@@ -87,10 +90,11 @@ def _packed(config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Pat
     told: Any = config[PACKING]
     if told["quant_method"] in FP8_METHODS:
         block = fp8.block_of(told)
-        scaled = {name: fp8.Scaled(name, stored, block) for name in sorted(stored) if fp8.is_fp8(name, stored[name][0])}
+        in_fp8 = [name for name in sorted(stored) if fp8.is_fp8(name, stored[name][0])]
+        scaled: dict[str, Packed] = {name: fp8.Scaled(name, stored, block) for name in in_fp8}
         if not scaled:
             raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is in FP8")
-        return dict(scaled), "fp8"
+        return scaled, "fp8"
     is_mxfp4 = told["quant_method"] == MXFP4
     suffix = mxfp4.SUFFIX if is_mxfp4 else ".qweight"
     names = sorted(name.removesuffix(suffix) for name in stored if name.endswith(suffix))

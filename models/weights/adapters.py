@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 SIDES = ("lora_A", "lora_B")
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<side>lora_A|lora_B)\.weight")
-_PLAIN_NAME = re.compile(r"\^?[A-Za-z0-9_.]+")
+_COPY = re.compile(r"base_model\.model\.(?P<module>.+?)(?:\.base_layer)?\.weight")
+_PATTERN = re.compile(r"(?:[\w.^$|-]|\\[.dw]|\[[\w-]+\]|[*+?]|\((?:\?:)?|\)(?![*+?{]))+")
+_MOST_REPEATED = 3
+"""Of a pattern of PEFT's, so that no foreign one takes long: no group is repeated, and a few characters are."""
 _STARTS = frozenset({"gaussian", "eva", "orthogonal"})
 """Ways to begin training that do not change the base's weights."""
 
@@ -61,10 +64,12 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """PEFT's adapter as a version keeps it: its modules, sorted, and the stored name of each tensor by PEFT's."""
+    """PEFT's adapter as a version keeps it: its modules, sorted, and the stored name of each tensor by PEFT's. `copies`
+    are weights of the base that PEFT saved again, with their names in the base."""
 
     modules: tuple[LowRank, ...]
     names: Mapping[str, str]
+    copies: Mapping[str, str]
     recipe: str
 
 
@@ -77,14 +82,19 @@ def check(config: dict[str, object], tensors: Iterable[Tensor], base: "Skeleton"
     _refuse_what_is_not_served(config)
     names: dict[str, str] = {}
     sides: dict[str, dict[str, Tensor]] = {}
+    copies: dict[str, str] = {}
     for tensor in tensors:
+        copy = _COPY.fullmatch(tensor.name)
+        if copy and (weight := base.canonical(f"{copy['module']}.weight")) in base.names:
+            copies[tensor.name] = weight
+            continue
         module, side = _place(tensor, base)
         sides.setdefault(module, {})[side] = tensor
         names[tensor.name] = tensor_name(module, side)
     if not sides:
         raise InvalidSource(f"{ADAPTER_WEIGHTS} holds no tensor")
     modules = tuple(_low_rank(module, sides[module], config, base) for module in sorted(sides))
-    return Checked(modules, names, _recipe(config, modules))
+    return Checked(modules, names, copies, _recipe(config, modules))
 
 
 def as_text(modules: Iterable[LowRank]) -> str:
@@ -185,20 +195,34 @@ def _rank(module: str, sides: Mapping[str, Tensor], base: "Skeleton") -> int:
 
 
 def _by_module(config: dict[str, object], pattern: str, otherwise: str, module: str) -> float:
-    """Returns a module's number by PEFT's rule: that of the first name in the pattern that ends the module's name, else
-    the common one. Names are compared literally. PEFT reads them as regular expressions, which a foreign file must not
-    bring."""
+    """Returns a module's number by PEFT's rule: that of the first regular expression that the end of the module's name
+    matches, else the common one."""
     of_modules = config.get(pattern) or {}
-    if not isinstance(of_modules, dict) or not all(_PLAIN_NAME.fullmatch(str(name)) for name in of_modules):
-        raise InvalidSource(f"{ADAPTER_CONFIG}: {pattern} must map plain module names to numbers")
+    if not isinstance(of_modules, dict):
+        raise InvalidSource(f"{ADAPTER_CONFIG}: {pattern} must map names of modules to numbers")
     value = config.get(otherwise, 8)
     for name, number in of_modules.items():
-        if module == name.removeprefix("^") or (name[0] != "^" and module.endswith(f".{name}")):
+        if _expression(pattern, str(name)).fullmatch(module):
             value = number
             break
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidSource(f"{ADAPTER_CONFIG}: {otherwise} of {module[:80]} is {str(value)[:40]!r}, not a number")
     return float(value)
+
+
+def _expression(pattern: str, name: str) -> re.Pattern[str]:
+    """Returns what PEFT makes of a name. Raises InvalidSource for an expression that could take long, or is none."""
+    plain = name.replace("(?:", "(")
+    is_short = len(re.findall("[*+?]", plain)) <= _MOST_REPEATED and plain.count("(") < 3 and plain.count("|") <= 20
+    try:
+        if is_short and len(name) <= 200 and _PATTERN.fullmatch(name):
+            return re.compile(rf"(.*\.)?({name})")
+    except re.error:
+        pass
+    raise InvalidSource(
+        f"{ADAPTER_CONFIG}: {pattern} has {name[:80]!r}; names of modules, and expressions of at most "
+        f"{_MOST_REPEATED} repetitions and none of a group, are read"
+    )
 
 
 def _recipe(config: dict[str, object], modules: tuple[LowRank, ...]) -> str:

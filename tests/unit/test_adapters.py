@@ -38,7 +38,7 @@ def adapter(tmp_path: Path) -> Path:
     return save_adapter(tmp_path / "llama", tmp_path / "adapter")
 
 
-def save_adapter(base: Path, directory: Path, **config: Any) -> Path:
+def save_adapter(base: Path, directory: Path, save_embedding_layers: Any = False, **config: Any) -> Path:
     """As PEFT saves it, with its model card; B is not zero."""
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
     fields = {"r": 4, "lora_alpha": 6, "target_modules": "all-linear", **config}
@@ -48,7 +48,7 @@ def save_adapter(base: Path, directory: Path, **config: Any) -> Path:
         for name, parameter in adapted.named_parameters():
             if "lora_" in name:
                 parameter.copy_(torch.randn_like(parameter))
-    adapted.save_pretrained(str(directory), save_embedding_layers=False)
+    adapted.save_pretrained(str(directory), save_embedding_layers=save_embedding_layers)
     return directory
 
 
@@ -121,6 +121,34 @@ def test_scales_are_resolved_by_module(repository: Repository, tmp_path: Path) -
     assert found[f"{layer}mlp.gate_proj"].scale == 3.0
 
 
+def test_patterns_are_expressions_as_peft_reads_them(repository: Repository, tmp_path: Path) -> None:
+    patterns = {r".*\.self_attn\.(q|k)_proj": 9, "^model.layers.0.mlp.(?:up|down)_proj": 3, "proj": 99}
+    source = save_adapter(tmp_path / "llama", tmp_path / "patterns", rank_pattern=patterns)
+    found = {
+        each.module.rpartition(".")[2]: each.rank
+        for each in adapters.read(repository.path(imported(repository, source)))
+    }
+    assert found == {"q_proj": 9, "k_proj": 9, "v_proj": 4, "o_proj": 4, "gate_proj": 4, "up_proj": 3, "down_proj": 3}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_adapter_of_the_head_comes_with_copies_of_the_base(tmp_path: Path, tied: bool, precision: str) -> None:
+    """PEFT saves head and embedding again beside it. Where they are not the base's, they were trained."""
+    repository, source = Repository(tmp_path / "data"), tmp_path / "head"
+    parent = import_source(repository, str(save_llama(tmp_path / "llama", tied=tied)), "demo", precision=precision)
+    save_adapter(tmp_path / "llama", source, target_modules=["lm_head", "q_proj"], save_embedding_layers="auto")
+    saved = load_file(source / ADAPTER_WEIGHTS)
+    assert any("base_layer" in name for name in saved), "what PEFT saves"
+    manifest = imported(repository, source, adapter_of=parent.reference)
+    found = [each.module for each in adapters.read(repository.path(manifest))]
+    assert found == ["lm_head", "model.layers.0.self_attn.q_proj"]
+    name = next(name for name in saved if name.endswith("base_layer.weight"))
+    save_file(saved | {name: saved[name] + 1}, source / ADAPTER_WEIGHTS)
+    with pytest.raises(InvalidSource, match="is not the weight of demo"):
+        imported(repository, source, adapter_of=parent.reference)
+
+
 def test_conv1d(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "data")
     import_source(repository, str(save_gpt2(tmp_path / "gpt2")), "demo")
@@ -146,6 +174,7 @@ CONFIGS: dict[str, dict[str, object]] = {
     "auto_map": {"auto_map": {"AutoModel": "x.Y"}},
     "the rank": {"r": 5},
     "alpha_pattern": {"alpha_pattern": {"(a+)+$": 2}},
+    "rank_pattern": {"rank_pattern": {"(a|a)" * 30: 2}},
     "not a number": {"lora_alpha": "big"},
 }
 
