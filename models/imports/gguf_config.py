@@ -320,7 +320,7 @@ def _rope_scaling(told: Metadata, factors: GgufTensor | None, config: Mapping[st
             "the file scales positions twice, by a factor and by rope_freqs, which is not read from GGUF"
         )
     if factors is not None:
-        return _llama3_scaling(dequantized(factors).tolist(), config)
+        return _divided(dequantized(factors).tolist(), config)
     if not scales:
         return None
     if kind == "linear":
@@ -332,9 +332,11 @@ def _rope_scaling(told: Metadata, factors: GgufTensor | None, config: Mapping[st
     raise InvalidSource(f"the file scales positions by {str(kind)[:40]!r}, which is not read from GGUF")
 
 
-def _llama3_scaling(factors: list[float], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Llama 3.1 and later divide slow frequencies by a factor; the file has one divisor for each frequency, and not the
-    rule that made them. Returns the published rule if it makes the same ones."""
+def _divided(factors: list[float], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The file has one divisor for each frequency, and not the rule that made them. Returns Llama 3.1's rule, which
+    divides slow frequencies, if it makes the same ones; else the divisors themselves, which `longrope` takes."""
+    if len(factors) != int(config["head_dim"]) // 2 or not all(0 < each < math.inf for each in factors):
+        raise InvalidSource(f"the file's {ROTARY_FACTORS} has not one positive divisor for each frequency")
     low, high, original, factor = 1.0, 4.0, 8192, max(factors)
     half = int(config["head_dim"]) // 2
     made = []
@@ -343,8 +345,15 @@ def _llama3_scaling(factors: list[float], config: Mapping[str, Any]) -> dict[str
         smooth = (original / wave - low) / (high - low)
         between = 1 / ((1 - smooth) / factor + smooth) if smooth else factor
         made.append(1.0 if wave < original / high else factor if wave > original / low else between)
-    if len(factors) != half or any(abs(a / b - 1) > 1e-3 for a, b in zip(made, factors, strict=True)):
-        raise InvalidSource("the file scales positions by factors of its own, which are not read from GGUF")
+    if any(abs(a / b - 1) > 1e-3 for a, b in zip(made, factors, strict=True)):
+        whole = int(config["max_position_embeddings"])
+        return {
+            "rope_type": "longrope",
+            "short_factor": factors,
+            "long_factor": factors,
+            "attention_factor": 1.0,
+            "original_max_position_embeddings": whole,
+        }
     return {
         "rope_type": "llama3",
         "factor": factor,

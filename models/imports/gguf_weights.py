@@ -81,6 +81,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Zeros:
+    """A bias that the library's class has and the file has not."""
+
+    shape: tuple[int, ...]
+
+    def read(self) -> Tensor:
+        import torch
+
+        return torch.zeros(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
 class Fused:
     """Tensors [experts, out, in] that make one [experts, in, out], or biases [experts, out] that make one of them: gate
     and up have its outputs in turn. Raises InvalidSource for parts of different shapes, or of another number of
@@ -111,8 +123,11 @@ class Fused:
         return out
 
 
+Weight = Source | Fused | Zeros
+
+
 def write_weights(
-    named: Mapping[str, Source | Fused], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
+    named: Mapping[str, Weight], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
 ) -> None:
     from models.checkpoint.safetensors_file import Tensor as Stored
     from models.weights.conversion import PLAIN_FORMAT, bytes_of, write_shards
@@ -176,14 +191,14 @@ def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Source | Fused]:
+def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Weight]:
     """Returns the tensors by transformers' names, each expert's by itself or fused, as the family's files have them.
     Raises InvalidSource for a tensor that the architecture does not have."""
     from models.weights import experts
 
     model_type = str(config["model_type"])
     names = experts.FAMILIES.get(model_type)
-    found: dict[str, Source | Fused] = {}
+    found: dict[str, Weight] = {}
     left = {name: tensor for name, tensor in tensors.items() if name != ROTARY_FACTORS}
     if names and names.fused:
         for layer in range(config["num_hidden_layers"]):
@@ -198,12 +213,15 @@ def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) 
             found[f"{names.router_of(f'model.layers.{block[1]}.')}.weight"] = Source(tensor)
         else:
             found[_name(name, _BLOCKS.get(model_type, _BLOCK))] = Source(tensor)
+    for name in list(found) if model_type == "llama" else ():  # the library's biases are of all four projections
+        if name.endswith("q_proj.bias"):
+            found.setdefault(name.replace("q_proj", "o_proj"), Zeros((int(config["hidden_size"]),)))
     return found
 
 
-def _fused(left: dict[str, GgufTensor], layer: int) -> dict[str, Source | Fused]:
+def _fused(left: dict[str, GgufTensor], layer: int) -> dict[str, Weight]:
     """Takes what makes a layer's fused tensors and its sinks out of `left`. Returns them by transformers' names."""
-    found: dict[str, Source | Fused] = {}
+    found: dict[str, Weight] = {}
     for fused, parts in _FUSED.items():
         for kind, suffix in (("weight", ""), ("bias", "_bias")):
             of_kind = [f"blk.{layer}.{part}.{kind}" for part in parts]

@@ -267,6 +267,38 @@ def test_divided_frequencies_become_the_published_rule(
     assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("llama3", 8.0, 8192)
 
 
+def test_frequencies_divided_by_another_rule_are_divided_so(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divisors = torch.tensor([1.0, 1.0, 1.5, 2.0, 3.0, 5.0, 6.0, 9.0])
+    with_tensor(monkeypatch, "rope_freqs.weight", divisors)
+    source, path = saved(tmp_path / "source", CONFIGS["llama-tied"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path)
+    found: Any = AutoModelForCausalLM.from_pretrained(repository.path(imported(repository, path)), dtype=torch.float32)
+    wanted: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    wanted.model.rotary_emb.inv_freq /= divisors
+    ids = torch.arange(50)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(found(ids).logits, wanted(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_llama_may_have_biases_of_queries_keys_and_values_alone(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, bias = gguf_files.write, "attn_output.bias"
+
+    def without(path: Path, told: Any, tensors: Any) -> None:
+        write(path, told, {name: tensor for name, tensor in tensors.items() if not name.endswith(bias)})
+
+    monkeypatch.setattr(gguf_files, "write", without)
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    weights = gguf_files.of_checkpoint(source, path)
+    found = load_file(repository.path(imported(repository, path)) / "model.safetensors")
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], torch.zeros_like(tensor) if name.endswith("o_proj.bias") else tensor), name
+
+
 @pytest.mark.parametrize(
     ("scaling", "wanted"),
     [
@@ -372,7 +404,8 @@ def test_tensors_lie_one_behind_the_other(repository: Repository, tmp_path: Path
     [
         ("blk.0.attn_sinks.weight", torch.zeros(4), "blk.0.attn_sinks.weight"),
         ("blk.0.attn_q_norm.weight", torch.zeros(16), "which its sizes do not have"),
-        ("rope_freqs.weight", torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "factors of its own"),
+        ("rope_freqs.weight", torch.tensor([1.0, 2.0, 3.0]), "not one positive divisor for each frequency"),
+        ("rope_freqs.weight", torch.tensor([1.0] * 7 + [0.0]), "not one positive divisor for each frequency"),
     ],
 )
 def test_tensors_that_are_not_known_are_refused(
