@@ -44,7 +44,7 @@ _LEGACY = frozenset({
     "rotary_emb_base", "rotary_dim", "rope_local_base_freq", "global_rope_theta", "local_rope_theta",
     "sliding_window_pattern", "first_k_dense_replace", "moe_layer_freq", "full_attention_interval", "qk_rope_head_dim",
     "tie_word_embeddings", "n_ctx", "n_positions", "n_embed", "num_heads", "num_experts", "use_bias", "qkv_bias",
-    "head_dim",
+    "head_dim", "max_position_embeddings", "seq_length",
 })
 # fmt: on
 
