@@ -70,7 +70,11 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     spec = AttentionSpec(scale, sliding_window, softcap, sinks=sinks)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return plan.on(query.device).attend(layer, q, k, v, spec)[None], None
+    here = plan.on(query.device)
+    kept = here.cache.shapes[layer]
+    if (*k.shape[1:], v.shape[2]) != (kept.kv_heads, kept.key_dim, kept.value_dim):
+        raise CannotServe("its cache keeps something else than the keys and values that its attention reads")
+    return here.attend(layer, q, k, v, spec)[None], None
 
 
 def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
