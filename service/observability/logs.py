@@ -96,6 +96,10 @@ def _one(error: BaseException) -> str:
     return f"Traceback (most recent call last):\n{frames}{kind.__module__}.{kind.__qualname__}"
 
 
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""Characters that end a line to some readers; JSON may hold them as they are."""
+
+
 def configure_logging(settings: Settings) -> None:
     """Writes one line a record to standard error: JSON, or columns on a terminal. The standard library's records join
     in.
@@ -108,7 +112,7 @@ def configure_logging(settings: Settings) -> None:
     renderer: structlog.typing.Processor = LogLines(colours_wanted(sys.stderr.isatty()))
     if as_json:
         renderer = structlog.processors.JSONRenderer(
-            serializer=lambda record, **_: msgspec.json.encode(record).decode()
+            serializer=lambda record, **_: msgspec.json.encode(record).decode().translate(_LINE_ENDS)
         )
     stamp = structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json)
     shared: list[structlog.typing.Processor] = [

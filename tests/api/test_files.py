@@ -15,6 +15,7 @@ import pytest
 from service.api.edge.draining import MOST_BYTES
 from service.storage.sessions.store import utc_now
 from tests.api.conftest import KEY, Serve
+from tests.api.reading import openai_error
 from tests.fake_service import World, over_http, serving
 
 LINES = b'{"custom_id": "a"}\n{"custom_id": "\xea\xb0\x80"}\n'
@@ -160,6 +161,13 @@ async def test_expiry_and_strays(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("service.storage.files.contents.STRAY_SECONDS", -1.0)
         await files.sweep()
         assert on_disk(world) == [stays["id"]]
+
+
+async def test_a_field_beside_its_own_parts_is_refused(world: World) -> None:
+    for names in (("expires_after", "expires_after[seconds]"), ("expires_after[seconds]", "expires_after")):
+        fields = {"purpose": "batch"} | dict.fromkeys(names, "3600")
+        response = await world.client.post("/v1/files", data=fields, files={"file": ("a.jsonl", LINES)})
+        openai_error(response, 400, "invalid_request")
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(serve: Serve) -> None:

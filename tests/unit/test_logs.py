@@ -101,7 +101,7 @@ def written(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, log_format: An
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has put its own there
     configure_logging(Settings(log_format=log_format))
     structlog.get_logger().info("deployment_ready", model="demo:2")
-    logging.getLogger("a.library").warning("it says %s", "so")
+    logging.getLogger("a.library").warning("it says %s", "so\u2028\x85\u2029")
     try:
         raise RuntimeError(WORDS)
     except RuntimeError:
@@ -114,7 +114,7 @@ def test_json_where_it_is_piped_or_asked_for(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], log_format: str
 ) -> None:
     records = [json.loads(each) for each in written(monkeypatch, stream(), log_format)]
-    assert [each["event"] for each in records] == ["deployment_ready", "it says so", "request_failed"]
+    assert [each["event"] for each in records] == ["deployment_ready", "it says so\u2028\x85\u2029", "request_failed"]
     assert records[0]["timestamp"].endswith("Z") and "RuntimeError" in records[2]["exception"]
 
 

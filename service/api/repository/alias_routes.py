@@ -113,9 +113,9 @@ def _answer(name: str, alias: str, entry: Entry) -> Response:
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidRequest("at must be a time in ISO 8601, as in 2026-11-21T12:00:00Z", param="at") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 ROLLOUT: Final = json_body(RolloutBody)

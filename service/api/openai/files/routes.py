@@ -14,6 +14,7 @@ from service.api.http.encoding import NDJSON, json_response
 from service.api.http.listing import Order, page_of
 from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
 from service.api.openai.files.uploads import declared_bytes, read_form
+from service.errors import InvalidRequest
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile
 
@@ -105,6 +106,8 @@ def _nested(fields: dict[str, str]) -> dict[str, Any]:
         outer, _, inner = name.partition("[")
         if inner.endswith("]") and outer == "expires_after":
             within = found.setdefault(outer, {})
+            if not isinstance(within, dict):
+                raise InvalidRequest(f"`{outer}` is given twice: leave it out beside `{name}`", param=outer)
             within[inner[:-1]] = int(value) if value.isdecimal() and len(value) < 20 else value
         else:
             found[name] = value
