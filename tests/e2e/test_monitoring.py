@@ -69,7 +69,7 @@ def test_flops_are_those_of_config_and_usage(served: Server, data_dir: Path) -> 
         generate(client, STORY, 4)
         before = values_of(client)
         usages = [generate(client, STORY + f"{n}번째: " * (n % 3), 48 + n) for n in range(12)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:  # whether drafts pay is measured while they run, so a busy machine may draft none for a while
             after = values_of(client)
             if after[ACCEPTED] > before[ACCEPTED] or time.monotonic() > deadline:
