@@ -66,6 +66,9 @@ NINE: Final = "{% if c.id | length != 9 %}{{ raise_exception('ids have nine char
 PYTHON: Final = """[weather(city='서울}"', days=3), order(menu="비빔밥", count=2)]"""
 GEMMA: Final = 'call:weather{city:QQ서울}"QQ,days:3}', "call:order{menu:QQ비빔밥QQ,count:2}"
 
+JOINED: Final = EACH + "{{ f.name + f.arguments }}" + END
+"""For templates that take arguments as text."""
+PHI: Final = f"<|tool_call|>{ONE}<|/tool_call|><|tool_call|>{TWO}<|/tool_call|>"
 NUMBERED: Final = """{% if not c.id.startswith('functions.' + f.name + ':') %}
 {{- raise_exception('ids are functions.name:number') }}{% endif %}"""
 ALONE: Final = "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one call only') }}{% endif %}"
@@ -167,7 +170,8 @@ FAMILIES: Final = (
         PLACED,
         _deepseek("function<｜tool▁sep｜>$\n```json\n", "\n```", "\n"),
     ),
-    Family("DeepSeek V3.1", "deepseek-3.1", "<｜tool▁calls▁begin｜>", PLACED, _deepseek("$<｜tool▁sep｜>", "", "")),
+    Family("DeepSeek V3.1", "deepseek-3.1", "<｜tool▁calls▁begin｜>", JOINED, _deepseek("$<｜tool▁sep｜>", "", "")),
+    Family("Kimi K2, first template", "kimi", "tool_declare", "", KIMI),
     Family(
         "Mistral, old",
         "mistral",
@@ -187,6 +191,9 @@ FAMILIES: Final = (
     Family("Llama 3.2", "llama", '"parameters": dictionary', PLACED, f"<|python_tag|>{LLAMA_ONE}; {LLAMA_TWO}", ""),
     Family("Llama 4", "pythonic", "[func_name1(params_name1=params_value1)]", PLACED, PYTHON, ""),
     Family("LFM2", "lfm", "<|tool_call_start|>", PLACED, f"Soon.<|tool_call_start|>{PYTHON}<|tool_call_end|>"),
+    Family(
+        "LFM2 in JSON", "lfm", "<|tool_list_start|>", PLACED, f"<|tool_call_start|>[{ONE}, {TWO}]<|tool_call_end|>", ""
+    ),
     Family("Granite 3", "granite", "<|tool_call|>", "", f"<|tool_call|>[{ONE}, {TWO}]", ""),
     Family(
         "Granite 4",
@@ -212,6 +219,7 @@ FAMILIES: Final = (
         _gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     Family("Phi-4-mini", "phi", "<|tool|><|/tool|>", "", f"functools[{ONE}, {TWO}]", ""),
+    Family("Phi-4-mini, one by one", "phi", "<|tool|><|/tool|><|tool_call|>", PLACED, PHI, ""),
     Family("Phi-4-mini with marks", "phi", "<|tool|><|/tool|>", "", f"<|tool_call|>[{ONE}, {TWO}]<|/tool_call|>", ""),
     Family(
         "Nemotron Nano 2", "nemotron", "<TOOLCALL></TOOLCALL>", PLACED, f"Soon.\n<TOOLCALL>[{ONE}, {TWO}]</TOOLCALL>"

@@ -50,6 +50,11 @@ def glm_call(body: str, schemas: Schemas) -> list[Found]:
 
 
 def python_calls(body: str, _schemas: Schemas) -> list[Found]:
+    """Some models write a list of JSON objects in its place."""
+    if re.match(r"\s*\[?\s*\{", body):
+        given = _value(body.strip())
+        objects = given if isinstance(given, list) else [given]
+        return [call for each in objects for call in _object_call(each)]
     try:
         tree = ast.parse(body.strip(), mode="eval").body
         nodes = tree.elts if isinstance(tree, ast.List) else [tree]
@@ -57,6 +62,12 @@ def python_calls(body: str, _schemas: Schemas) -> list[Found]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     return calls
+
+
+def _object_call(value: Any) -> list[Found]:
+    if not isinstance(value, dict) or not isinstance(value.get("arguments"), dict):
+        return []
+    return [(str(value.get("name")), value["arguments"])]
 
 
 def _python_call(node: ast.expr) -> Found:

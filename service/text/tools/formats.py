@@ -135,7 +135,7 @@ QWEN_CODER: Final = ToolFormat(
 GLM: Final = ToolFormat("glm", ("<arg_key>",), opening="<tool_call>", closing="</tool_call>", head="", body=glm_call)
 KIMI: Final = ToolFormat(
     "kimi",
-    ("<|tool_call_argument_begin|>",),
+    ("<|tool_call_argument_begin|>", "tool_declare"),
     opening="<|tool_call_begin|>",
     closing="<|tool_call_end|>",
     around=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -196,7 +196,7 @@ GEMMA_4: Final = ToolFormat(
 )
 LFM: Final = ToolFormat(
     "lfm",
-    ("<|tool_call_start|>",),
+    ("<|tool_call_start|>", "<|tool_list_start|>"),
     opening="<|tool_call_start|>",
     closing="<|tool_call_end|>",
     head="",
@@ -252,7 +252,7 @@ LLAMA: Final = ToolFormat(
 JSON: Final = ToolFormat("json", ('"name" & "arguments"', '"name" & "parameters"'))
 FORMATS: Final = (
     HARMONY, MINIMAX, SEED, QWEN_CODER, GLM, KIMI, DEEPSEEK, DEEPSEEK_31, MISTRAL_ARGS, MISTRAL, FUNCTION_GEMMA,
-    GEMMA_4, LFM, COMMAND, COMMAND_R, GRANITE, PHI, NEMOTRON, JAMBA, HERMES, PYTHONIC, LLAMA, JSON,
+    GEMMA_4, LFM, COMMAND, COMMAND_R, PHI, GRANITE, NEMOTRON, JAMBA, HERMES, PYTHONIC, LLAMA, JSON,
 )  # fmt: skip
 _UNREADABLE: Final = ("<｜DSML｜", "<|observation|>", ">>>all", "<|plugin|>")
 """DeepSeek 3.2, GLM-4, Functionary and InternLM."""
