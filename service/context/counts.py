@@ -63,7 +63,7 @@ class Sent:
         parts = self._with_tools(_parts(trimmed.sent_messages, shares))
         left_out = self.left_out_by_template()
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)))
-        notes = (*notes, *self._document_notes(), *self._reasoning_notes(), *self._name_notes())
+        notes = (*notes, *self._document_notes(), *self._reasoning_notes(), *self._name_notes(), *self._open_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
@@ -187,6 +187,12 @@ class Sent:
             more = f" and {len(unwritten) - MOST_NAMED} more" if len(unwritten) > MOST_NAMED else ""
             listed = ", ".join(unwritten[:MOST_NAMED])
             yield f"the chat template does not write the `name` of messages: {listed}{more}"
+
+    def _open_notes(self) -> Iterator[str]:
+        if self.tokenizer.continues(self.messages):
+            content, probes = self.messages[-1].content, self.tokenizer.probes
+            cut = "" if content == content.strip() or not probes.trims_open else ", without the blanks around its text"
+            yield f"the answer goes on from {self.chat.named[-1]}{cut}"
 
     def _document_notes(self) -> Iterator[str]:
         names, tokens = document_names(self.documents), self.tokenizer.text_tokens

@@ -137,6 +137,12 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
         if not placed or budget.options.chosen == "refuse" or trimmed.document_tokens <= budget.documents:
             break
         room -= trimmed.document_tokens - budget.documents  # the template writes them longer than they were counted
+    if not trimmed.encoded.count:
+        raise InvalidRequest(
+            "This version's chat template writes nothing for these messages, and no answer can follow an empty prompt: "
+            "send other messages, or `inputs` instead.",
+            param="messages",
+        )
     if placed:
         _require_documents(budget, trimmed, [each for _, each in placed])
 

@@ -124,11 +124,14 @@ class _Chat:
 
     def shorten(self, pinned: Sequence[bool]) -> None:
         """Leaves out the middle of the last turn's longest message where the turn does not fit beside what must stay. A
-        system message, and one that would keep next to nothing, stays whole, and is refused."""
+        system message, the one that the answer goes on from and one that would keep next to nothing stay whole, and are
+        refused."""
         must = policies.kept(self.budget.options.chosen, self.turns, len(self.turns) - 1)
         given, left_out = self.messages, 0
         last = given[self._place(self.turns[-1]) :]
         tokens = [0 if each.role in SYSTEM_ROLES else self.tokenizer.text_tokens(each.content) for each in last]
+        if self.tokenizer.continues(given):
+            tokens[-1] = 0  # the answer goes on from that one
         at = self._place(self.turns[-1]) + tokens.index(max(tokens))
         while (over := self._encode(self._sent(must)).count - self.budget.limit) > 0:
             left_out += over + (0 if self.shortened else _LEAST_LEFT)

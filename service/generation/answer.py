@@ -83,9 +83,12 @@ class Answer:
 
     @cached_property
     def is_inside(self) -> bool:
-        """Whether the answer goes on from the text of a raw prompt: a blank that its first token begins with stands
-        between two words then. A decoder whose prompt an encoder reads begins a text of its own."""
-        is_raw = not isinstance(self.request.source, Chat) and self.deployment.answer_window is None
+        """Whether the answer goes on from a text, of a raw prompt or of a chat's last message: a blank that its first
+        token begins with stands between two words then. A decoder whose prompt an encoder reads begins a text of its
+        own."""
+        if isinstance(self.request.source, Chat):
+            return self.request.begun is not None and bool(self.request.begun.content.strip())
+        is_raw = self.deployment.answer_window is None
         return is_raw and bool(self.tokenizer.decode(self.prompt.token_ids[-_ENOUGH_TO_SHOW_A_TEXT:]))
 
     @property

@@ -30,6 +30,7 @@ from service.generation.stored_turns import (
     cut_of,
     cut_position,
     message_of,
+    named,
     new_messages,
     numbers_before,
     open_calls,
@@ -45,7 +46,6 @@ from service.storage.sessions import (
     Session,
     UnusableDatabase,
     check_results,
-    new_message_id,
 )
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
@@ -130,15 +130,17 @@ class Conversations:
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
         """Holds the session for this turn until the block ends. Raises NotFound, Stale, QuotaExceeded,
         InvalidRequest."""
+        turn = named(turn)
         store, new = await self.store(), new_messages(turn)
         async with store.turn_lock(turn.owner, turn.session):
             history = await _read(store, turn, new, request.context)
-            yield OpenTurn(store, turn, history.session, new, _request(request, history, turn, new))
+            yield OpenTurn(store, turn, history.session, new, _request(request, history, turn))
 
     async def request_of(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
         """Returns the request that the turn would make now, without taking the turn."""
+        turn = named(turn)
         store, new = await self.store(), new_messages(turn)
-        return _request(request, await _read(store, turn, new, request.context), turn, new)
+        return _request(request, await _read(store, turn, new, request.context), turn)
 
     async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
         """Returns the same request for the version with this digest. Where the chat's numbers are another version's
@@ -149,13 +151,11 @@ class Conversations:
             return request
         if source.past.before.digest == digest:
             return request
-        store, revision = await self.store(), turn.expected_revision
-        ids = source.named[len(source.named) - len(turn.messages) :]
-        new = tuple(replace(each, id=id) for each, id in zip(new_messages(turn), ids, strict=True))
+        store, new, revision = await self.store(), new_messages(turn), turn.expected_revision
         with _told_of_changes():
             history = await store.history(turn.owner, turn.session, revision)
         history = history if new else _without_last_reply(history)
-        return _request(request, history, turn, new, with_numbers=False)
+        return _request(request, history, turn, with_numbers=False)
 
 
 def _cause(error: Exception) -> str | None:
@@ -187,7 +187,6 @@ class OpenTurn:
         """Stores the turn durably, and `done` with it. Raises Conflict where another writer has changed the session
         meanwhile."""
         receipt = answer.receipt
-        best = answer.best[0]
         answered = Answered(
             receipt.to_stored(),
             answer.manifest.reference,
@@ -197,7 +196,7 @@ class OpenTurn:
             answer.finish_reason.value,
             answer.request.id,
         )
-        reply = reply_of(best, answered, self._turn.ids[-1] if self._turn.ids else new_message_id())
+        reply = reply_of(answer, answered, self._turn.ids[-1])
         cut = cut_of(answer)
         owner, session, revision = self._turn.owner, self._session.id, self._session.revision
         with _told_of_changes():
@@ -232,7 +231,6 @@ def _request(
     request: GenerationRequest,
     history: History,
     turn: SessionTurn,
-    new: tuple[NewMessage, ...],
     *,
     with_numbers: bool = True,
 ) -> GenerationRequest:
@@ -245,7 +243,7 @@ def _request(
     is_cut = (session.cut or {}).get("policy") == options.policy
     cut = next((each.id for each in stored if is_cut and each.position == cut_position(session)), "")
     before = numbers_before(session, options.chosen) if cut and with_numbers else None
-    chat = _chat(history, turn, new, Past(cut, before))
+    chat = _chat(history, turn, Past(cut, before))
     return replace(
         request,
         source=chat,
@@ -255,20 +253,21 @@ def _request(
     )
 
 
-def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past: Past) -> Chat:
+def _chat(history: History, turn: SessionTurn, past: Past) -> Chat:
     session, stored = history.session, history.messages
     text = turn.system or session.system
     system = [Message("system", text)] if text else []
     said = [message_of(each) for each in stored]
+    now = (*turn.messages, *([turn.begun] if turn.begun else []))
     first = history.next_position
     return Chat(
-        (*system, *said, *turn.messages),
-        (*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)),
+        (*system, *said, *now),
+        (*([SYSTEM] if system else []), *(message.id for message in stored), *turn.ids[: len(now)]),
         past,
         (
             *([SYSTEM_POSITION] if system else []),
             *(message.position for message in stored),
-            *range(first, first + len(new)),
+            *range(first, first + len(now)),
         ),
         history.others,
     )

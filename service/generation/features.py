@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from service.context.composition import nfc
 from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest, UnsupportedField
@@ -23,8 +24,9 @@ from service.generation.request import Choices, GenerationRequest
 from service.text.reasoning import SWITCHES, ReasoningForm, Start
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
-from service.text.tools import ToolFormat
+from service.text.tools import CallReader, Content, ToolFormat
 from service.text.tools.formats import FINAL
+from service.text.tools.harmony import ChannelReader
 
 _MARKS: Final = re.compile(r"<\|[^|]+\|>")
 Variable = tuple[str, str | int | float | bool | None]
@@ -33,7 +35,7 @@ Variable = tuple[str, str | int | float | bool | None]
 def at_version(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
     """Returns the request with what its reasoning, its tools, its choices and its grammar need at this version."""
     request = with_choices(with_forced_calls(with_reasoning(request, deployment), deployment), deployment)
-    return with_free_reasoning(request, deployment)
+    return with_begun_grammar(with_free_reasoning(request, deployment), deployment)
 
 
 def with_reasoning(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
@@ -62,9 +64,27 @@ def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> G
         return request
     form, start = found
     ids = reasoning_marks(form, deployment.tokenizer)
-    is_open = start is Start.OPEN
-    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, is_open, form.lead)
+    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, start.is_open, form.lead)
     return replace(request, grammar=grammar)
+
+
+def with_begun_grammar(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with a grammar that has taken in the text that the answer goes on from."""
+    text = begun_text(request, deployment.tokenizer)
+    if request.grammar is None or not text:
+        return request
+    form = deployment.tokenizer.reasoning_form
+    if form is not None:
+        text = text.rpartition(form.closing)[2].lstrip()
+    return replace(request, grammar=replace(request.grammar, begun=text))
+
+
+def begun_text(request: GenerationRequest, tokenizer: Tokenizer) -> str:
+    """Returns the text that the answer goes on from, as the prompt has it; "" where there is none."""
+    if request.begun is None:
+        return ""
+    text, _ = nfc(request.begun.content)
+    return text.strip() if tokenizer.with_options(request.chat_options).probes.trims_open else text
 
 
 def _known(variables: tuple[Variable, ...], tokenizer: Tokenizer) -> Iterator[Variable]:
@@ -93,6 +113,7 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
     if use.is_parallel and not tokenizer.probes.takes_two_calls:
         use = replace(use, is_parallel=False)
         request = replace(request, tools=use)
+    call_reader(form, request, tokenizer)
     if not use.is_forced and request.grammar is None:
         if not use.is_strict:
             return request
@@ -107,7 +128,26 @@ def _in_channel(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationR
     form = tokenizer.known_tool_format
     if request.grammar is None or form is None or not form.has_channels or not isinstance(request.source, Chat):
         return request
+    if request.begun is not None:  # the prompt ends inside of the content
+        return request
     return replace(request, grammar=request.grammar.behind(FINAL, marks_of(form, tokenizer)))
+
+
+def call_reader(form: ToolFormat, request: GenerationRequest, tokenizer: Tokenizer) -> CallReader:
+    """Returns what reads one answer, behind the text that it goes on from. Raises UnsupportedField where that text may
+    be the beginning of a call."""
+    kind = ChannelReader if form.has_channels else CallReader
+    reader, text = kind(form, request.tools.schemas if request.tools else {}), begun_text(request, tokenizer).rstrip()
+    if request.begun is None:
+        return reader
+    pieces = reader.push(f"{FINAL if form.has_channels else ''}{text}")
+    if "".join(piece.text for piece in pieces if isinstance(piece, Content)).rstrip() != text:
+        raise UnsupportedField(
+            "`messages` end with an assistant's message that begins a call of a tool, and no answer goes on from "
+            "there: end the message before the call",
+            param="messages",
+        )
+    return reader
 
 
 def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
@@ -163,8 +203,11 @@ def reasoning_of(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[Reas
     form = tokenizer.reasoning_form
     if form is None or not isinstance(request.source, Chat) or not request.source.messages:
         return None
-    opening = tokenizer.with_options(request.chat_options).probes.opening_of(request.source.messages[-1].role)
-    start = form.start(opening)
+    probes, begun = tokenizer.with_options(request.chat_options).probes, request.begun
+    if begun is not None and begun.content.strip():
+        start = form.start_behind(begun.content)
+    else:
+        start = form.start(probes.opening_of(request.source.messages[-1].role))
     return None if start is Start.CLOSED else (form, start)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.context.prompt import Chat
-from service.generation.features import marks_of, reasoning_marks, reasoning_of
+from service.generation.features import call_reader, marks_of, reasoning_marks, reasoning_of
 from service.generation.request import GenerationRequest
 from service.text.reasoning import ReasoningReader, Start
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallReader, Content, Piece, Thought, ToolFormat
-from service.text.tools.harmony import ChannelReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,13 @@ def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
     form = _tool_format(request, tokenizer)
     if form is not None:
         readers.shown |= frozenset(marks_of(form, tokenizer).values())
-        kind = ChannelReader if form.has_channels else CallReader
-        readers.calls = kind(form, request.tools.schemas if request.tools else {})
+        readers.calls = call_reader(form, request, tokenizer)
     found = reasoning_of(request, tokenizer)
     if found is not None:
         form_, start = found
-        readers.boundary, readers.reasoning = (ReasoningReader(form_, start is Start.OPEN) for _ in range(2))
+        readers.boundary, readers.reasoning = (
+            ReasoningReader(form_, start.is_open, has_text=start is Start.BEGUN) for _ in range(2)
+        )
         readers.shown |= frozenset(reasoning_marks(form_, tokenizer).values())
     return readers
 

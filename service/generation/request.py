@@ -30,7 +30,8 @@ class SessionTurn:
     `expected_revision` None the turn takes the session as it is. `owner` owns the session; the owner comes from HTTP's
     credentials, not from the body. `system` stands in place of the session's own system prompt in this turn, and is not
     stored. `ids` are those of the new messages and, behind them, of the answer; without any they are made when the turn
-    is. `places` say where the body has the call that each result names, for errors."""
+    is. `places` say where the body has the call that each result names, for errors. The answer goes on from `begun`, an
+    assistant's message, where it is set."""
 
     session: str
     messages: tuple[Message, ...] = ()
@@ -39,6 +40,7 @@ class SessionTurn:
     system: str = ""
     ids: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    begun: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class GenerationRequest:
     own name for its user. `max_window` is the window that the client wants, where it is less than the version's.
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
-    their probabilities and no text; there are `n` = `best_of` of them.
+    their probabilities and no text; there are `n` = `best_of` of them. With `continues` the answer goes on from the
+    chat's last message, an assistant's.
     """
 
     id: str
@@ -124,6 +127,7 @@ class GenerationRequest:
     cache_salt: str = ""
     user: str = ""
     turn: SessionTurn | None = None
+    continues: bool = False
     keep_alive: float | None = None
     arrival: float = field(default_factory=time.monotonic)
 
@@ -143,7 +147,13 @@ class GenerationRequest:
 
     @property
     def chat_options(self) -> ChatOptions:
-        return ChatOptions(self.tools.tools if self.tools else (), self.template_variables)
+        return ChatOptions(self.tools.tools if self.tools else (), self.template_variables, self.continues)
+
+    @property
+    def begun(self) -> Message | None:
+        """Returns the assistant's message that the answer goes on from; None where there is none."""
+        chat = self.source.messages if isinstance(self.source, Chat) else ()
+        return chat[-1] if self.chat_options.is_open(chat) else None
 
     def stop_ids(self, own: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the tokens that end an answer: the request's, and the version's `own` unless they are ignored."""
@@ -162,6 +172,7 @@ class GenerationRequest:
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
             grammar=self.grammar.text if self.grammar else "",
+            grammar_begun=self.grammar.begun if self.grammar else "",
         )
 
 

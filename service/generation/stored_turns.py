@@ -13,16 +13,20 @@ from service.context.partition import SYSTEM_POSITION
 from service.context.policies import Policy
 from service.context.sources import Before
 from service.generation.answer import Answer
-from service.generation.output_sequence import OutputSequence
+from service.generation.features import begun_text
 from service.generation.request import SessionTurn
 from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, Session, new_message_id
 from service.text.messages import Message, ToolCall
 
 
 def new_messages(turn: SessionTurn) -> tuple[NewMessage, ...]:
-    """Returns the new messages of a turn, under its ids or new ones."""
-    ids = turn.ids or tuple(new_message_id() for _ in turn.messages)
-    return tuple(stored_form(message, id) for message, id in zip(turn.messages, ids, strict=False))
+    """Returns the new messages of a turn, under its ids."""
+    return tuple(stored_form(message, id) for message, id in zip(turn.messages, turn.ids, strict=False))
+
+
+def named(turn: SessionTurn) -> SessionTurn:
+    """Returns the turn with an id for each of its messages and for the answer."""
+    return turn if turn.ids else replace(turn, ids=tuple(new_message_id() for _ in (*turn.messages, "answer")))
 
 
 def stored_form(message: Message, id: str) -> NewMessage:
@@ -36,18 +40,26 @@ def message_of(said: Said) -> Message:
     return Message(said.role, said.content, said.name, tuple(calls), said.tool_call_id)
 
 
-def answer_message(sequence: OutputSequence) -> Message:
+def with_answer(answer: Answer, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Returns the chat with its answer behind it. An answer that goes on from a message is one message with it."""
+    return (*(messages[:-1] if answer.request.begun else messages), answer_message(answer))
+
+
+def answer_message(answer: Answer) -> Message:
     """Returns the message that later prompts have for an answer."""
+    sequence = answer.best[0]
     whole = [call for call in sequence.calls if call.is_whole]
     cut = (call.as_text for call in sequence.calls if not call.is_whole)
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in whole)
-    return Message("assistant", "\n".join(filter(None, (sequence.text, *cut))), tool_calls=calls)
+    begun = "" if sequence.reads_reasoning else begun_text(answer.request, answer.tokenizer)
+    text = begun + sequence.text
+    return Message("assistant", "\n".join(filter(None, (text, *cut))), tool_calls=calls)
 
 
-def reply_of(sequence: OutputSequence, answered: Answered, id: str) -> NewReply:
-    message = answer_message(sequence)
+def reply_of(answer: Answer, answered: Answered, id: str) -> NewReply:
+    message = answer_message(answer)
     calls = _calls(message) or None
-    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=sequence.reasoning or None)
+    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=answer.best[0].reasoning or None)
 
 
 def open_calls(stored: Sequence[Said]) -> set[str]:

@@ -30,7 +30,7 @@ from service.generation.bounds import prompt_of, window_of
 from service.generation.conversations import Conversations
 from service.generation.recent_summaries import RecentSummaries
 from service.generation.request import GenerationRequest
-from service.generation.stored_turns import answer_message
+from service.generation.stored_turns import with_answer
 from service.observability.metrics import Metrics
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
@@ -75,7 +75,7 @@ class Summaries:
         request = answer.request
         if not isinstance(request.source, Chat) or request.context is None or request.context.chosen != "summarise":
             return
-        messages = (*request.source.messages, answer_message(answer.best[0]))
+        messages = with_answer(answer, request.source.messages)
         chat = _chat(request, messages)
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
@@ -139,7 +139,7 @@ def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
         return 0
     rest = messages[_first(messages) :]
     longest = max((message.content for message in rest if message.role == "user"), key=len, default="")
-    names = (*request.source.named, "reply", "ahead")
+    names = (*request.source.named[: len(messages) - 1], "reply", "ahead")
     past = replace(request.source.past, summaries=())
     ahead = Chat((*messages, Message("user", longest)), names, past)
     try:

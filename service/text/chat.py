@@ -8,6 +8,8 @@ apart, and the occurrences are encoded as plain text:
     rendered       <|im_start|>user\\nsay X now<|im_end|>\\n          X: a private-use character absent from the chat
     pieces         [<|im_start|>user\\nsay ] [<|im_end|> as text] [ now<|im_end|>\\n]
 
+An assistant's message from which the answer goes on ends with one more such character, and the prompt ends there.
+
 A chat without such text is encoded at once. The owner of a token is read from a second rendering, in which every text
 stands between two more private-use characters. The second rendering counts only if it equals the first one without the
 marks. It is made at the first need, because an answer's first token needs the ids only.
@@ -210,11 +212,11 @@ class ChatEncoder:
         """Returns the chat as the template takes it: with its ids of calls, and with calls as text where it would leave
         them out."""
         assert self._template is not None
-        form = self._form
+        form, is_open = self._form, self._options.is_open(messages)
         messages = with_ids(form, messages)
         if form is not None and form.head and form.opening and not self._template.places_calls:
             messages = tuple(map(form.as_text, messages))
-        return MarkedChat.of(messages, documents, self._quoting, self._options.tools)
+        return MarkedChat.of(messages, documents, self._quoting, self._options.tools, is_open)
 
     def _rendered(
         self,
@@ -227,7 +229,9 @@ class ChatEncoder:
     ) -> str:
         assert self._template is not None
         variables = dict(self._options.variables)
-        return self._template.render(messages, documents, generation_prompt, now, chat.tools, variables)
+        if not chat.is_open:
+            return self._template.render(messages, documents, generation_prompt, now, chat.tools, variables)
+        return chat.opened(self._template.render(chat.ending(messages), documents, False, now, chat.tools, variables))
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Returns pieces with offsets in `text`, in which a quoted token is one character wide."""

@@ -2,6 +2,7 @@
 
     quoted   a control token in the caller's text → one character, so that the template and the tokenizer see none
     marked   each text between an opening and a closing character of its own
+    open     the last message with one more character behind it, at which the rendered text is cut
 
 The characters are of planes 15 and 16, and the chat does not use them itself. A marked chat knows no template and no
 tokens.
@@ -45,12 +46,14 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedChat:
-    """A chat for the template: its `messages` and `documents`. `quoted` maps a character to its control token."""
+    """A chat for the template: its `messages` and `documents`. `quoted` maps a character to its control token. With
+    `is_open` the answer goes on from the last message."""
 
     messages: Items
     documents: Items
     quoted: dict[str, str]
     tools: Items = ()
+    is_open: bool = False
 
     @classmethod
     def of(
@@ -59,6 +62,7 @@ class MarkedChat:
         documents: tuple[Document, ...],
         quoting: re.Pattern[str],
         tools: tuple[Tool, ...] = (),
+        is_open: bool = False,
     ) -> MarkedChat:
         """Makes a marked chat. `quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed
         chat."""
@@ -82,13 +86,13 @@ class MarkedChat:
             items = tuple({key: mapped(value, quote) for key, value in item.items()} for item in items)
         quoted = {character: token for token, character in character_of.items()}
         texts_end = len(messages) + len(documents)
-        return cls(items[: len(messages)], items[len(messages) : texts_end], quoted, items[texts_end:])
+        return cls(items[: len(messages)], items[len(messages) : texts_end], quoted, items[texts_end:], is_open)
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
-        """`marks[2i]` opens text i, `marks[2i + 1]` closes it."""
+        """`marks[2i]` opens text i, `marks[2i + 1]` closes it; the last one ends an open message."""
         items = (*self.messages, *self.documents)
-        return tuple(_unused(_texts((*items, *self.tools)), 2 * (len(items) + len(self.calls))))
+        return tuple(_unused(_texts((*items, *self.tools)), 2 * (len(items) + len(self.calls)) + 1))
 
     @property
     def calls(self) -> list[tuple[int, str]]:
@@ -107,6 +111,26 @@ class MarkedChat:
             if calls := _calls(message):
                 item["tool_calls"] = [self._marked_call(call, next(owners)) for call in calls]
         return tuple(items[: len(self.messages)]), tuple(items[len(self.messages) :])
+
+    def ending(self, messages: Items) -> Items:
+        """Returns the messages with the mark of an open message behind the last one's content. A blank behind the mark
+        shows whether the template trims, as transformers' `continue_final_message` does it."""
+        *before, last = messages
+        return (*before, {**last, "content": f"{last['content']}{self.marks[-1]} "})
+
+    def opened(self, text: str) -> str:
+        """Returns the rendered text up to the end of the open message. Raises InvalidRequest where the template does
+        not write that message as it is."""
+        before, mark, behind = text.rpartition(self.marks[-1])
+        content = str(self.messages[-1]["content"])
+        if not mark or content.strip() not in before:
+            raise InvalidRequest(
+                "This version's chat template does not write the last message as it is, so that no answer can go on "
+                "from it: send the user's message last.",
+                param="messages",
+            )
+        trimmed = 0 if behind.startswith(" ") else len(content) - len(content.rstrip())
+        return before[: len(before) - trimmed]
 
     def _marked_call(self, call: Item, owner: int) -> Item:
         marks = self.marks[2 * owner], self.marks[2 * owner + 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -47,10 +48,16 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
     """What a template gets beside messages and documents: the tools, and variables of its own such as
-    `enable_thinking` (`chat_template_kwargs`)."""
+    `enable_thinking` (`chat_template_kwargs`). With `continues` an assistant's message at the end of a chat is left
+    open: the prompt ends behind its content, and the answer goes on from there."""
 
     tools: tuple[Tool, ...] = ()
     variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+    continues: bool = False
+
+    def is_open(self, messages: Sequence[Message]) -> bool:
+        """Returns whether an answer goes on from the last of these messages."""
+        return self.continues and bool(messages) and messages[-1].role == "assistant"
 
 
 @dataclass(frozen=True, slots=True)

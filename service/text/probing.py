@@ -32,6 +32,8 @@ class Tokenizer(Protocol):
 
     def chat_tokens(self, messages: Sequence[Message]) -> int: ...
 
+    def continues(self, messages: Sequence[Message]) -> bool: ...
+
     def text_tokens(self, text: str) -> int: ...
 
     def tool_tokens(self, messages: Sequence[Message]) -> int: ...
@@ -60,7 +62,19 @@ class Probes:
     def opening_of(self, role: str) -> str:
         """Returns the end of a prompt, where the answer begins behind a message of this role; empty where the template
         cannot write one."""
-        return (self._tool_opening if role == "tool" else "") or self._opening
+        own = {"tool": self._tool_opening, "assistant": self._open_opening}
+        return own.get(role, "") or self._opening
+
+    @cached_property
+    def _open_opening(self) -> str:
+        """The end of a prompt whose last message is an assistant's without text, where the answer goes on from it."""
+        return self._rendered([_ASK, replace(_ANSWER, content="")]) if self._tokenizer.continues([_ANSWER]) else ""
+
+    @cached_property
+    def trims_open(self) -> bool:
+        """Whether the template cuts the blanks off a message that an answer goes on from."""
+        blank = replace(_ANSWER, content=f"{_ANSWER.content} ")
+        return self._rendered([_ASK, blank]) == self._rendered([_ASK, _ANSWER])
 
     @cached_property
     def _opening(self) -> str:

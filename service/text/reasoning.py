@@ -37,6 +37,12 @@ class Start(Enum):
     """The template has closed the part: the whole answer is content."""
     UNSAID = auto()
     """The model opens the part, or writes none."""
+    BEGUN = auto()
+    """The text that the answer goes on from has opened the part."""
+
+    @property
+    def is_open(self) -> bool:
+        return self in (Start.OPEN, Start.BEGUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,10 @@ class ReasoningForm:
         if text.endswith(self.closing):
             return Start.CLOSED
         return Start.OPEN if self.is_begun else Start.UNSAID
+
+    def start_behind(self, text: str) -> Start:
+        """`text` is what the answer goes on from."""
+        return Start.BEGUN if text.rfind(self.opening) > text.rfind(self.closing) else Start.CLOSED
 
 
 _FORMS: Final = (
@@ -167,13 +177,13 @@ class _Place(Enum):
 class ReasoningReader:
     """Reads one answer. The parts of all `push` calls and of `finish` join to the answer's parts."""
 
-    def __init__(self, form: ReasoningForm, is_open: bool) -> None:
-        """`is_open`: the prompt has opened the reasoning."""
+    def __init__(self, form: ReasoningForm, is_open: bool, has_text: bool = False) -> None:
+        """`is_open`: the prompt has opened the reasoning; `has_text`: and holds some of its text."""
         self._form = form
         self._place = _Place.REASONING if is_open else _Place.BEGINNING
         self._held = ""
         self._pushed = 0
-        self._has_text = False
+        self._has_text = has_text
         self._is_closed = False
         self._has_lone = False
         self.content_at: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -158,10 +158,14 @@ class Tokenizer:
 
     def tool_tokens(self, messages: Sequence[Message], documents: Sequence[Document] = ()) -> int:
         """Returns how many tokens of a chat come from its tools."""
-        plain = self.with_options(ChatOptions(variables=self._options.variables))
+        plain = self.with_options(replace(self._options, tools=()))
         if not self._options.tools:
             return 0
         return self.chat_tokens(messages, documents=documents) - plain.chat_tokens(messages, documents=documents)
+
+    def continues(self, messages: Sequence[Message]) -> bool:
+        """Returns whether the prompt of this chat ends behind the content of its last message."""
+        return self._options.is_open(messages)
 
     @property
     def has_tools(self) -> bool:

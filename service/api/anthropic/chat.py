@@ -15,7 +15,8 @@ from typing import Final
 
 from service.api.anthropic.block_schemas import ContentBlock, TurnMessage, joined
 from service.api.anthropic.schemas import CountTokensBody
-from service.errors import InvalidRequest, UnsupportedField
+from service.api.shared.chat_schemas import turn_of as session_turn_of
+from service.errors import InvalidRequest
 from service.generation.request import SessionTurn
 from service.text.messages import Message
 
@@ -42,7 +43,20 @@ def turn_of(body: CountTokensBody, session_id: str) -> SessionTurn:
         if block.type == "tool_result"
     ]
     messages = tuple(map(_as_stored, chat.whole()))
-    return SessionTurn(session_id, messages, system=joined(body.system or []), places=tuple(places))
+    found = session_turn_of(session_id, messages, continues(body))
+    return replace(found, system=joined(body.system or []), places=tuple(places))
+
+
+def continues(body: CountTokensBody) -> bool:
+    """Returns whether the answer goes on from the last message, as Anthropic has it of each assistant's. Raises
+    InvalidRequest for one with calls."""
+    last = body.messages[-1]
+    if any(block.type == "tool_use" for block in last.content):
+        raise InvalidRequest(
+            "`messages` end with calls of tools: send a user's message with their tool_result blocks behind them",
+            param="messages",
+        )
+    return last.role == "assistant"
 
 
 def _as_stored(message: Message) -> Message:
@@ -54,13 +68,7 @@ def _as_stored(message: Message) -> Message:
 
 
 def chat_of(body: CountTokensBody) -> tuple[Message, ...]:
-    """Returns the chat. Raises UnsupportedField for an answer to go on with, and InvalidRequest for a result without
-    its call."""
-    if body.messages[-1].role == "assistant":
-        raise UnsupportedField(
-            "`messages` end with an assistant's message, and no answer goes on from one here: send the user's last",
-            param="messages",
-        )
+    """Returns the chat. Raises InvalidRequest for a result without its call."""
     chat = _Chat(joined(body.system or []))
     for index, turn in enumerate(body.messages):
         chat.add(index, turn)

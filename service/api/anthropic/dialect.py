@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.anthropic.chat import chat_of, turn_of
+from service.api.anthropic.chat import chat_of, continues, turn_of
 from service.api.anthropic.schemas import CountTokensBody, MessagesBody
 from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import sampling_of
@@ -63,6 +63,7 @@ def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) 
         tools=_tools(body),
         reasoning=_reasoning(body),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
+        continues=continues(body),
         **more,
     )
 

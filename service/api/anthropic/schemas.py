@@ -209,8 +209,11 @@ class MessagesBody(CountTokensBody):
     def _fits_its_session(self) -> Self:
         if self.session_id is None:
             return self
-        if any(each.role != "user" for each in self.messages):
-            raise wrong("messages", "of a session's turn are the user's: the session has all others")
+        *new, last = self.messages
+        if any(each.role != "user" for each in new) or last.role == "system" or not (new or last.role == "user"):
+            raise wrong(
+                "messages", "of a session's turn are the user's, and what its answer begins with: it has all others"
+            )
         kinds = [block.type for each in self.messages for block in each.content]
         if kinds != sorted(kinds, key=lambda kind: kind != "tool_result"):
             raise wrong("messages", "of a session's turn have results of tools first: a user's text begins a new turn")

@@ -91,8 +91,11 @@ DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 
 
 def parse_chat(body: OllamaChatBody) -> GenerationRequest:
+    """Returns the request. As in Ollama, an answer goes on from an assistant's message at the end."""
     tools = use_of(tuple(each.tool() for each in body.tools or ()), "auto", None, is_parallel=True)
-    return replace(_request(body, Chat(messages_of(body.messages or ()))), tools=tools)
+    messages = messages_of(body.messages or ())
+    continues = bool(messages) and not messages[-1].tool_calls
+    return replace(_request(body, Chat(messages)), tools=tools, continues=continues)
 
 
 def parse_generate(body: OllamaGenerateBody) -> GenerationRequest:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from service.api.openai.dialect import Models, OpenAISerialiser, requests_of
 from service.api.openai.schemas import ChatBody
-from service.api.shared.chat_schemas import called, tool_use_of
+from service.api.shared.chat_schemas import called, tool_use_of, turn_of
 from service.api.shared.serialiser import with_alternatives
 from service.context.prompt import Chat
 from service.generation.answer import Answer, Delta
 from service.generation.delta import CallDelta, Token
 from service.generation.output_sequence import OutputSequence
-from service.generation.request import GenerationRequest, SessionTurn
+from service.generation.request import GenerationRequest
 from service.text.reasoning import ReasoningUse
 from service.text.tools import ToolUse
 
@@ -26,7 +26,7 @@ LISTED: Final[dict[str, Any]] = {
 
 def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
     """Returns a list of one request. `models`: see `requests_of`."""
-    messages = tuple(each.message() for each in body.messages)
+    messages, continues = tuple(each.message() for each in body.messages), bool(body.continue_final_message)
     return requests_of(
         body,
         [Chat(messages)],
@@ -37,7 +37,8 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         tools=_tool_use(body),
         reasoning=None if body.reasoning_effort is None else reasoning_of(body.reasoning_effort),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
-        turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
+        turn=None if body.session_id is None else turn_of(body.session_id, messages, continues),
+        continues=continues,
     )
 
 

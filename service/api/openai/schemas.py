@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.shared.chat_schemas import TemplateVariables, ToolChoice, Tools, fit_a_session, one_answer
+from service.api.shared.chat_schemas import (
+    Continues,
+    TemplateVariables,
+    ToolChoice,
+    Tools,
+    fit_a_session,
+    fit_continuing,
+    fit_generation_prompt,
+    one_answer,
+)
 from service.api.shared.grammar_schemas import Options, Pattern, ResponseFormat, SchemaJson, StructuredOutputs
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
@@ -159,6 +168,8 @@ class ChatBody(OpenAISampling):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    continue_final_message: Continues | None = None
+    add_generation_prompt: Annotated[bool | None, Field(description="False beside `continue_final_message`.")] = None
 
     @property
     def new_tokens(self) -> int | None:
@@ -167,10 +178,17 @@ class ChatBody(OpenAISampling):
     @model_validator(mode="after")
     def _fits_its_session(self) -> Self:
         if self.session_id is not None:
-            fit_a_session(self.messages)
+            fit_a_session(self.messages, bool(self.continue_final_message))
             one_answer(self.n or 1, "n")
             if self.store:
                 raise unsupported("store", "cannot act with session_id: the session keeps the answer")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_agree(self) -> Self:
+        fit_generation_prompt(bool(self.continue_final_message), self.add_generation_prompt)
+        if self.continue_final_message:
+            fit_continuing(self.messages)
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,8 @@ from pydantic_core import PydanticCustomError
 from service.api.http.errors import hidden
 from service.api.shared.schemas import Absent, ChatMessage, Wire, unsupported, wrong
 from service.errors import InvalidRequest, UnsupportedField
-from service.text.messages import Tool
+from service.generation.request import SessionTurn
+from service.text.messages import Message, Tool
 from service.text.reasoning import REASONING_FORMS
 from service.text.tools import ToolUse
 from service.text.tools.formats import TOOL_FORMATS
@@ -145,17 +146,45 @@ TemplateVariables = Annotated[
 ]
 
 
+Continues = Annotated[
+    bool, Field(description="The answer goes on from the last message, an assistant's; it holds what is new.")
+]
+
+
+def fit_continuing(messages: list[ChatMessage] | None) -> None:
+    """Raises for messages that end with nothing to go on from."""
+    if messages is None or messages[-1].role != "assistant":
+        raise wrong("continue_final_message", "needs messages that end with an assistant's: send its beginning last")
+    if messages[-1].tool_calls:
+        raise unsupported("continue_final_message", "cannot go on behind tool_calls: send their results")
+
+
+def fit_generation_prompt(continues: bool, added: bool | None) -> None:
+    """Raises for vLLM's two fields about a prompt's end where they do not agree; `added` None is not sent."""
+    if continues and added:
+        raise wrong("continue_final_message", "and add_generation_prompt exclude each other: send the latter as false")
+    if added is False and not continues:
+        raise unsupported("add_generation_prompt", "false acts beside continue_final_message true: send both, or none")
+
+
+def turn_of(session: str, messages: tuple[Message, ...], continues: bool) -> SessionTurn:
+    """Returns a turn of a session; with `continues` its answer goes on from the last message."""
+    new, begun = (messages[:-1], messages[-1]) if continues else (messages, None)
+    return SessionTurn(session=session, messages=new, begun=begun)
+
+
 def one_answer(sequences: int, field: str) -> None:
     """Raises for several answers to one turn of a stored session."""
     if sequences > 1:
         raise unsupported(field, "cannot act in a session: one answer is stored")
 
 
-def fit_a_session(messages: list[ChatMessage] | None) -> None:
+def fit_a_session(messages: list[ChatMessage] | None, continues: bool = False) -> None:
     """Raises for messages that a turn of a stored session cannot have."""
-    if messages is None:
+    new = messages[:-1] if messages and continues else messages
+    if not new:
         raise unsupported("session_id", "needs messages: what the user says now")
-    roles = [message.role for message in messages]
+    roles = [message.role for message in new]
     if any(role not in ("user", "tool") for role in roles):
         raise wrong("messages", "of a session's turn are the user's or a tool's: the session has all others")
     if roles != sorted(roles):

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, body_of
-from service.api.shared.chat_schemas import tool_use_of
+from service.api.shared.chat_schemas import tool_use_of, turn_of
 from service.api.shared.grammar_schemas import GrammarFields, refuse_beside
 from service.api.shared.sampling import Sampling, sampling_of
 from service.api.shared.serialiser import Serialiser
@@ -47,15 +47,16 @@ def native_grammar(fields: GrammarFields | None, min_new_tokens: int | None, ign
 
 def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> GenerationRequest:
     """Returns the request of a body. Raises UnsupportedField for what a stream of one answer cannot do."""
-    turn = None
+    turn, continues = None, body.continue_final_message
     if body.session_id is not None:
-        turn = SessionTurn(session=body.session_id, messages=tuple(each.message() for each in body.messages or ()))
+        turn = turn_of(body.session_id, tuple(each.message() for each in body.messages or ()), continues)
     return _request(
         body,
         settings,
         source=_source(body),
         stream=stream,
         turn=turn,
+        continues=continues,
         model=body.reference,
         documents=tuple(each.document() for each in body.documents or ()),
         user=body.user or "",

@@ -7,7 +7,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from service.api.shared.chat_schemas import ToolChoice, Tools, fit_a_session, one_answer
+from service.api.shared.chat_schemas import (
+    Continues,
+    ToolChoice,
+    Tools,
+    fit_a_session,
+    fit_continuing,
+    fit_generation_prompt,
+    one_answer,
+)
 from service.api.shared.grammar_schemas import GrammarFields
 from service.api.shared.schemas import (
     MAX_LOGPROBS,
@@ -130,6 +138,7 @@ class GenerateBody(GenerationFields):
     documents: Documents | None = None
     request_id: RequestIdText | None = None
     user: UserText | None = None
+    continue_final_message: Continues = False
     choices: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARACTERS)]] | None,
         Field(min_length=1, max_length=MAX_CHOICES, description="Texts whose probabilities are the answer."),
@@ -151,8 +160,10 @@ class GenerateBody(GenerationFields):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {found})")
+        if self.continue_final_message:
+            fit_continuing(self.messages)
         if self.session_id is not None:
-            fit_a_session(self.messages)
+            fit_a_session(self.messages, self.continue_final_message)
             one_answer(self.parameters.n or 1, "parameters.n")
             one_answer(self.parameters.best_of or 1, "parameters.best_of")
         if self.documents and self.messages is None:
@@ -202,7 +213,15 @@ class TokenizeBody(Wire):
     model: ModelReference | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    continue_final_message: Continues = False
     tools: Tools | None = None
+
+    @model_validator(mode="after")
+    def _ends_agree(self) -> TokenizeBody:
+        if self.continue_final_message:
+            fit_generation_prompt(True, "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt)
+            fit_continuing(self.messages)
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> TokenizeBody:

@@ -4,6 +4,7 @@ the window."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -52,9 +53,11 @@ def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
     """Returns the tokenizer for chats with the body's tools. Raises InvalidRequest for two of one name, and
     UnsupportedField where the template places none."""
     use = use_of(tuple(each.tool() for each in body.tools or ()), "auto", None, is_parallel=True)
+    options = ChatOptions(continues=body.continue_final_message)
+    tokenizer = deployment.tokenizer.with_options(options)
     if use is None:
-        return deployment.tokenizer
-    tokenizer = deployment.tokenizer.with_options(ChatOptions(use.tools))
+        return tokenizer
+    tokenizer = tokenizer.with_options(replace(options, tools=use.tools))
     check_placed(tokenizer, deployment)
     return tokenizer
 

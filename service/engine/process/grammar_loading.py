@@ -75,11 +75,16 @@ class CompiledGrammars:
             return None
         compiled = self.compile(text)
         assert self._grammars is not None
+        matcher, certain = compiled.matcher.deep_copy(), compiled.certain
+        if params.grammar_begun:
+            if not matcher.consume_tokens(self._grammars.tokens(params.grammar_begun)):
+                raise ValueError("the grammar does not begin so")
+            certain = tuple(certain_tokens(matcher))
         return Constraint(
-            compiled.matcher.deep_copy(),
+            matcher,
             self._grammars.end_id,
             params.stop_token_ids,
-            compiled.certain,
+            certain,
             broke=partial(self._forget, text, compiled),
         )
 

@@ -83,6 +83,8 @@ class SamplingParams:
     grammar: str = ""
     """What the output must look like, in llguidance's language; "" is anything. The sequence ends with STOP when the
     grammar is complete."""
+    grammar_begun: str = ""
+    """What the output goes on from: a text that the grammar has taken in before the first token."""
 
 
 NEUTRAL: Final[dict[str, Any]] = {

@@ -52,6 +52,10 @@ class Grammars(Protocol):
         """Returns a matcher at the grammar's start. Any thread may call it. Raises ValueError."""
         ...
 
+    def tokens(self, text: str) -> list[int]:
+        """Returns tokens that have this text."""
+        ...
+
 
 def certain_tokens(matcher: Matcher) -> Sequence[int]:
     """Returns the tokens that a grammar leaves alone at the matcher's place."""

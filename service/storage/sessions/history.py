@@ -94,7 +94,7 @@ class Reading:
         names = [
             *((-1, SYSTEM),),
             *await self.names(self._its.position < below, most=NEAREST),
-            *await self.names(self._its.position >= below, self._its.position < last),
+            *await self.names(self._its.position >= below, self._its.position <= last),
         ]
         return [_derived(row, message, names) for row, message in zip(rows, messages, strict=True)]
 
@@ -133,10 +133,12 @@ def _cut(row: Row[Any]) -> int:
 
 
 def _derived(row: Row[Any], message: StoredMessage, names: Sequence[Named]) -> StoredMessage:
-    if message.answered is None or row.context is None or partition_of(row.context) is None:
+    partition = None if message.answered is None or row.context is None else partition_of(row.context)
+    if message.answered is None or partition is None:
         return message
-    before = [each for each in names if each[0] < row.position]
-    return replace(message, answered=replace(message.answered, context=wire_form(row.context, before)))
+    own = any(stop > row.position for _, stop in partition.kept)  # an answer that went on from its own beginning
+    prompt = [each for each in names if each[0] < row.position + own]
+    return replace(message, answered=replace(message.answered, context=wire_form(row.context, prompt)))
 
 
 def _batches(ranges: Sequence[tuple[int, int]]) -> list[Sequence[tuple[int, int]]]:

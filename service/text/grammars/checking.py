@@ -34,7 +34,7 @@ class GrammarChecker:
     async def check(self, grammar: Grammar) -> None:
         """Raises InvalidRequest for a grammar that cannot be compiled within the limits, and Overloaded where too many
         wait for their trial."""
-        key = hashlib.sha256(grammar.trial.encode()).digest()
+        key = hashlib.sha256(repr((grammar.trial, grammar.begun)).encode()).digest()
         verdict = self._known.get(key)
         if verdict is None:
             verdict = await self._tried(grammar, key)
@@ -62,21 +62,21 @@ class GrammarChecker:
                 for _ in range(_MOST_TRIALS):
                     verdict = self._known.get(key)
                     if verdict is None:
-                        verdict = await self._trial(grammar.trial)
+                        verdict = await self._trial(grammar.trial, grammar.begun)
                     if verdict is not None:
                         return verdict
         finally:
             self._waiting -= 1
         raise Overloaded("The process that tries grammars was ended; send the request again", retry_after=1)
 
-    async def _trial(self, text: str) -> str | None:
+    async def _trial(self, *texts: str) -> str | None:
         """Returns the verdict; None where the process ended or says nothing, which is no fault of the grammar: its own
         process has limits."""
-        body = text.encode()
+        bodies = [text.encode() for text in texts]
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 reads, writes = await self._pipes()
-                writes.write(len(body).to_bytes(4, "big") + body)
+                writes.writelines(len(body).to_bytes(4, "big") + body for body in bodies)
                 await writes.drain()
                 size = int.from_bytes(await reads.readexactly(4), "big")
                 return (await reads.readexactly(size)).decode()

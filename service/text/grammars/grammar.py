@@ -43,11 +43,13 @@ _ESCAPED: Final = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """`text` is the grammar as llguidance reads it; `field` is the request's field that holds it, for errors. `marks`
-    are the ids in it of a version's control tokens."""
+    are the ids in it of a version's control tokens. `begun` is what the answer goes on from: the beginning of a text
+    that fits."""
 
     text: str
     field: str
     marks: tuple[int, ...] = ()
+    begun: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a text that is too long or no well-formed Unicode."""

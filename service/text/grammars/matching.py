@@ -65,6 +65,10 @@ class VocabularyGrammars:
             raise ValueError(_reason(matcher.get_error()))
         return matcher
 
+    def tokens(self, text: str) -> list[int]:
+        """Returns tokens that have this text."""
+        return list(self._tokenizer.greedy_tokenize(text))
+
 
 class _Tokens:
     """A vocabulary as llguidance asks for it."""

@@ -1,7 +1,8 @@
 """A trial compiles grammars that clients sent, each in a process of its own: `python -m service.text.grammars.trial`.
 
-Requests and verdicts are frames on standard input and output: 4 bytes of length, then UTF-8. A verdict is "" for a
-grammar that an engine may compile, else the reason why not. A grammar that takes more than CPU_SECONDS or MORE_MEMORY
+Requests and verdicts are frames on standard input and output: 4 bytes of length, then UTF-8. A request is two frames,
+the grammar and the text that the answer goes on from. A verdict is "" for a grammar that an engine may compile, else
+the reason why not. A grammar that takes more than CPU_SECONDS or MORE_MEMORY
 ends its own process only. The main process ends when standard input does.
 
 A JSON schema that needs itself inside of itself has no value that ends, and its answer would go on up to its limit:
@@ -61,13 +62,13 @@ def frame(text: str) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def tried(grammars: VocabularyGrammars, text: str) -> str:
-    """Compiles a grammar in a process of its own. Returns the verdict."""
+def tried(grammars: VocabularyGrammars, text: str, begun: str = "") -> str:
+    """Compiles a grammar in a process of its own, and follows it through `begun`. Returns the verdict."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reads)
-        _compile(grammars, text, writes)
+        _compile(grammars, text, begun, writes)
     os.close(writes)
     ready = select.select([reads], [], [], _LONGEST_SECONDS)[0]
     said = os.read(reads, 1 << 16) if ready else b""
@@ -80,12 +81,16 @@ def tried(grammars: VocabularyGrammars, text: str) -> str:
     return _REASONS.get(signal.Signals(os.WTERMSIG(status)), _TOO_LONG) if os.WIFSIGNALED(status) else _TOO_LARGE
 
 
-def _compile(grammars: VocabularyGrammars, text: str, writes: int) -> None:
+def _compile(grammars: VocabularyGrammars, text: str, begun: str, writes: int) -> None:
     """Writes "+" or "-" with the reason, and ends the process."""
     try:
         _limit()
-        grammars.compile(text)
+        matcher = grammars.compile(text)
         require_end(text)
+        if begun and not matcher.consume_tokens(grammars.tokens(begun)):
+            raise ValueError("the text that the answer goes on from begins no answer that it allows")
+        if begun and matcher.is_stopped():
+            raise ValueError("the text that the answer goes on from is already whole")
         verdict = "+"
     except ValueError as error:
         verdict = f"-{_MAY_OVERLAP if _COMPILERS_OPTION in str(error) else error}"
@@ -189,7 +194,7 @@ def main() -> None:
     grammars = VocabularyGrammars.of_letters()
     grammars.compile('start: "a"')  # what the first compilation sets up
     while (text := read_frame(sys.stdin.buffer)) is not None:
-        sys.stdout.buffer.write(frame(tried(grammars, text)))
+        sys.stdout.buffer.write(frame(tried(grammars, text, read_frame(sys.stdin.buffer) or "")))
         sys.stdout.buffer.flush()
 
 

@@ -19,6 +19,7 @@ ASKED: Final = {"tools": [TOOL]}
 FORCED: Final = {"tools": [TOOL, ORDER], "tool_choice": {"type": "function", "function": {"name": "look"}}}
 REQUIRED: Final[dict[str, Any]] = {**FORCED, "tool_choice": "required"}
 HI: Final = [{"role": "user", "content": "hi"}]
+BEGUN: Final = [*HI, {"role": "assistant", "content": "ok"}]
 CALLED: Final = [
     {"role": "user", "content": "hi"},
     {
@@ -121,6 +122,7 @@ GENERATE: Final = Table(
         *under("documents", DOCUMENTS),
         *COMMON,
         acts("session_id", "<session>", "engine.prompt", holds("87,900"), inputs=None, messages=HI),
+        acts("continue_final_message", True, inputs=None, messages=BEGUN),
         acts("inputs", "salmon", "engine.prompt", holds("salmon")),
         acts("choices", ["tea", "rice"], "answer.choices", bool, parameters=None),
         acts("input_ids", [5, 6], "engine.ids", (5, 6), inputs=None),
@@ -179,6 +181,7 @@ TOKENIZE: Final = Table(
         acts("add_special_tokens", False, "status", 422, prompt=None, messages=HI),
         acts("add_generation_prompt", False, "answer.count", lambda count: count < 15, prompt=None, messages=HI),
         refuses("add_generation_prompt", False),
+        acts("continue_final_message", True, "answer.count", lambda count: count < 24, prompt=None, messages=BEGUN),
         *(TOOLS[0], TOOLS[4]),
         *(replace(case, at="", shows=ANYTHING) for case in TOOLS[1:4]),
     ),

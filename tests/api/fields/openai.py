@@ -8,6 +8,7 @@ from service.api.openai import schemas as openai
 from service.api.shared.grammar_schemas import StructuredOutputs
 from tests.api.fields.cases import Case, Table, acts, notes, refuses, under
 from tests.api.fields.native import (
+    BEGUN,
     CONTEXT,
     DOCUMENTS,
     FORCED,
@@ -109,6 +110,8 @@ CHAT: Final = Table(
         acts("top_logprobs", 2, "engine.logprobs", logprobs=True),
         acts("reasoning_effort", "none", "engine.prompt", holds("<think>\n\n</think>")),
         acts("chat_template_kwargs", {"shout": True}, "engine.prompt", holds("SHOUT")),
+        acts("continue_final_message", True, messages=BEGUN),
+        refuses("add_generation_prompt", False),
     ),
     beside={"context.": LONG, "tool_choice": FORCED, "stream_options": STREAMED, **UNUSED},
 )
