@@ -18,7 +18,9 @@ FORBIDDEN: Final = -1e4
 def with_own_sampling(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
     """Returns the request with the version's values for what its client left open, and a note that names them. A given
     value stays, also one that switches a parameter off, and so does a given bias. A value that the version's engine
-    cannot act on is named and left out."""
+    cannot act on is named and left out. Choices are not sampled."""
+    if request.choices is not None:
+        return request
     own = deployment.generation
     wanted = _wanted(request, own)
     refused = dict(_refused(wanted, deployment))

@@ -109,6 +109,7 @@ async def test_the_answer_says_where_it_came_from(versions: Path) -> None:
         assert (told["temperature"], told["top_p"]) == (0.2, 0.9)
         assert (await asked(world, "own", CHAT[0], {**CHAT[1], **SAMPLED}))[1] == []
         assert (await asked(world, "demo", *CHAT))[1] == []
+        assert (await asked(world, "own", NATIVE[0], {"inputs": "hi", "choices": ["a", "b"]}))[1] == []
         session = (await world.client.post("/v1/sessions", json={"model": "own"})).json()["id"]
         await asked(world, "own", CHAT[0], {**CHAT[1], "session_id": session})
         stored = (await world.client.get(f"/v1/sessions/{session}/messages")).json()["data"][-1]
