@@ -7,9 +7,10 @@ checks it at load, and so does tests/golden.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import torch
@@ -59,6 +60,9 @@ class LayerOutline(msgspec.Struct, frozen=True):
     sinks: str | None = None
     rotary: int = 0
     experts: ExpertsOutline | None = None
+
+
+_ROWS: Final = 4096
 
 
 class Rotary(msgspec.Struct, frozen=True):
@@ -136,7 +140,7 @@ class LayerPlan:
 class Blueprint:
     """An Outline with its weights. The embedding [vocabulary, hidden] is None where the head's matrix serves as one.
     `dtype` is what torch operations compute in. `tables` are cosines and sines of each of its rotary positions, fp32
-    [max_model_len, rotary dimensions]."""
+    [max_model_len, rotary dimensions]; `reach` must have been called for the positions that are read."""
 
     outline: Outline
     dtype: torch.dtype
@@ -145,6 +149,7 @@ class Blueprint:
     layers: tuple[LayerPlan, ...]
     norm: Norm
     head: Any
+    reach: Callable[[int], object] = lambda positions: None
 
     @property
     def hidden(self) -> int:
@@ -228,6 +233,7 @@ class LibraryWeights:
 def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprint:
     """Returns the outline with its weights, and rotary tables for the given number of positions."""
     norm_weight = weights.tensor(outline.norm)
+    growing = _Tables(outline.rotaries, max_model_len, norm_weight.device)
 
     def norm(name: str | None) -> Any:
         if name is None:
@@ -252,7 +258,8 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
         outline=outline,
         dtype=weights.dtype,
         embedding=None if outline.embedding is None else weights.tensor(outline.embedding),
-        tables=tuple(_table(rotary, max_model_len, norm_weight.device) for rotary in outline.rotaries),
+        tables=growing.tables,
+        reach=growing.reach,
         layers=tuple(
             LayerPlan(
                 qkv=qkv(layer),
@@ -275,9 +282,27 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
     )
 
 
-def _table(rotary: Rotary, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns cosines and sines of both halves, fp32 [positions, rotary dimensions]."""
-    frequencies = torch.tensor(rotary.frequencies, device=device)
-    angles = torch.arange(positions, device=device)[:, None].float() * frequencies
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos() * rotary.scale, angles.sin() * rotary.scale
+class _Tables:
+    """Cosines and sines of both halves, fp32 [positions, rotary dimensions], of each of the rotary positions. On a
+    processor rows are computed when sequences come to them: memory that nothing was written to is none."""
+
+    def __init__(self, rotaries: Seq[Rotary], positions: int, device: torch.device) -> None:
+        self._rotaries = rotaries
+        self._positions = positions
+        self._done = 0
+        sizes = [(positions, 2 * len(each.frequencies)) for each in rotaries]
+        self.tables = tuple((torch.empty(size, device=device), torch.empty(size, device=device)) for size in sizes)
+        if device.type != "cpu":
+            self.reach(positions)
+
+    @torch.inference_mode()
+    def reach(self, positions: int) -> None:
+        """Computes the rows of the first `positions`, in steps of `_ROWS`."""
+        while self._done < min(positions, self._positions):
+            rows = slice(self._done, min(self._done + _ROWS, self._positions))
+            for rotary, (cos, sin) in zip(self._rotaries, self.tables, strict=True):
+                places = torch.arange(rows.start, rows.stop, device=cos.device)[:, None].float()
+                angles = places * torch.tensor(rotary.frequencies, device=cos.device)
+                angles = torch.cat((angles, angles), dim=-1)
+                cos[rows], sin[rows] = angles.cos() * rotary.scale, angles.sin() * rotary.scale
+            self._done = rows.stop

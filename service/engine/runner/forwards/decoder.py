@@ -99,7 +99,7 @@ class FusedDecoder(nn.Module):
         places = {name: (modules[at.layer, at.product], at.first) for name, at in self._places.items()}
         self._adapted = Adapted(self.head, places)
         self.rotaries = [layer.rotary for layer in whole.outline.layers]
-        self.tables = [_signed(*table, whole.dtype) for table in whole.tables]
+        self.tables, self._reach, self._dtype = whole.tables, whole.reach, whole.dtype
 
     @property
     def model(self) -> nn.Module:
@@ -121,7 +121,9 @@ class FusedDecoder(nn.Module):
         x = self.embedding(step.token_ids)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
-        tables = [(cos[step.positions], sin[step.positions]) for cos, sin in self.tables]
+        if step.positions.device.type == "cpu" and len(step.positions):
+            self._reach(int(step.positions.max()) + 1)
+        tables = [_signed(cos[step.positions], sin[step.positions], self._dtype) for cos, sin in self.tables]
         for layer, rotary in zip(self.layers, self.rotaries, strict=True):
             x = layer(x, *tables[rotary], step.plan)
         if step.final is not None:
@@ -163,7 +165,7 @@ def _bias(part: Any) -> Tensor:
 
 
 def _signed(cos: Tensor, sin: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns tables for `rotate` [positions, 1, rotary dimensions]."""
+    """Returns rows of the tables for `rotate` [rows, 1, rotary dimensions]."""
     half = sin.shape[-1] // 2
     signed = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
     return cos[:, None].to(dtype), signed[:, None].to(dtype)

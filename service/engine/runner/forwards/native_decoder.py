@@ -76,6 +76,7 @@ class NativeDecoder(nn.Module):
         _check_shapes(whole)
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
+        self._reach = whole.reach
         self._specs = [layer.spec for layer in whole.layers]  # its sinks are read at every step
         self._places = places_of(whole)
         self._adapters: dict[str, _Adapter] = {}
@@ -125,6 +126,8 @@ class NativeDecoder(nn.Module):
         """Computes a step of `model`. Fills `logits` [logit rows, vocabulary], if there are any, and returns the states
         of `state_rows`."""
         plan: AttentionPlan = step.plan
+        if len(step.positions):
+            self._reach(int(step.positions.max()) + 1)
         states = torch.empty(len(state_rows), self.head.in_features)
         read = (step.logit_rows[: len(logits)], state_rows)
         tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
