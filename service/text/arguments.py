@@ -78,8 +78,22 @@ def mapped(value: Value, change: Callable[[str], str]) -> Value:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): mapped(item, change) for key, item in value.items()}
+        changed = {change(key): mapped(item, change) for key, item in value.items()}
+        return JsonObject(changed) if isinstance(value, JsonObject) else changed
     return [mapped(item, change) for item in value] if isinstance(value, list) else value
+
+
+class JsonObject(dict[str, Value]):
+    """An object that is its JSON where a template writes it as a text: `'…' + call.function.arguments + '…'`."""
+
+    def __str__(self) -> str:
+        return written(self)
+
+    def __add__(self, text: str) -> str:
+        return f"{self}{text}"
+
+    def __radd__(self, text: str) -> str:
+        return f"{text}{self}"
 
 
 class Marked:
@@ -96,7 +110,7 @@ class Marked:
         return self.dumped(str)
 
 
-class MarkedObject(Marked, dict[str, Value]):
+class MarkedObject(Marked, JsonObject):
     """A JSON object that replaces `plain` and has other texts."""
 
     def __init__(self, value: Mapping[str, Value], plain: Value, opening: str, closing: str) -> None:

@@ -18,7 +18,7 @@ from itertools import count, islice, takewhile
 from typing import cast
 
 from service.errors import InvalidRequest
-from service.text.arguments import MarkedObject, Value, enclosed, mapped, parsed, strings
+from service.text.arguments import JsonObject, MarkedObject, Value, enclosed, mapped, parsed, strings
 from service.text.messages import Document, Message, Tool, ToolCall
 from service.text.vocabulary import require_text
 
@@ -223,8 +223,9 @@ def _message_item(message: Message) -> Item:
 
 
 def _call_item(call: ToolCall) -> Item:
-    """Returns a call as transformers' templates take it: the arguments are an object, not its text."""
-    function = {"name": call.name, "arguments": parsed(call.arguments)}
+    """Returns a call as transformers' templates take it: the arguments are an object; a template that wants their text
+    gets that."""
+    function = {"name": call.name, "arguments": JsonObject(parsed(call.arguments))}
     return {"id": call.id, "type": "function", "function": function}
 
 

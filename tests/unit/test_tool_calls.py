@@ -169,14 +169,14 @@ def test_a_template_that_leaves_calls_out_is_named(tmp_path: Path) -> None:
         load(tmp_path / "x", chat_template=CHAT_TEMPLATE).render_chat(CHAT)
 
 
-def test_arguments_as_python_writes_them_are_their_message_s(tmp_path: Path) -> None:
+def test_arguments_that_a_template_writes_as_a_text_are_json_and_their_message_s(tmp_path: Path) -> None:
     shown = (
         "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
     )
     tokenizer = load(tmp_path, chat_template="{% for m in messages %}" + shown + "{% endfor %}")
     shares = tokenizer.encode_chat(CHAT).shares
     assert shares.template == 0
-    written = f"{WEATHER.name}{json.loads(WEATHER.arguments)}"
+    written = f"{WEATHER.name}{WEATHER.arguments}"
     assert written in tokenizer.decode(tokenizer.render_chat(CHAT))
 
 

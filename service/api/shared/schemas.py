@@ -3,6 +3,7 @@ name."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -172,8 +173,16 @@ def _an_object(value: str) -> str:
         raise PydanticCustomError("wrong_field", "{text}", {"text": text}) from None
 
 
+def _as_text(value: Any) -> Any:
+    """Returns the text of arguments that a client sends as an object, or as null for none."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value
+
+
 JsonObjectText = Annotated[
     str,
+    BeforeValidator(_as_text, json_schema_input_type=str | dict[str, Any] | None),
     AfterValidator(_an_object),
     Field(description='Empty text: no members. An object that was cut, or is no JSON: sent as {"INVALID_JSON": text}.'),
 ]
@@ -215,8 +224,8 @@ class ToolCallFields(Wire):
 
 
 class ChatMessage(Wire):
-    """One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
-    tool's message `tool_call_id` names the call that it is the result of."""
+    """One message. `content` is a string or text parts; an assistant's or a tool's message may have none. In a tool's
+    message `tool_call_id` names the call that it is the result of."""
 
     later: ClassVar[dict[str, Absent]] = dict.fromkeys(("function_call", "refusal", "audio", "annotations"), NOTHING)
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -249,7 +258,7 @@ class ChatMessage(Wire):
                 raise wrong(field, "is an assistant's: remove it from this message")
         if self.reasoning and self.reasoning_content and self.reasoning != self.reasoning_content:
             raise wrong("reasoning", "is another name of reasoning_content: send one of them")
-        if self.content is None and not self.tool_calls and not self.reasoning_text:
+        if self.content is None and self.role not in ("assistant", "tool"):
             raise wrong("content", "is missing: add it")
         return self
 
