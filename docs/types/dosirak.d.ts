@@ -112,8 +112,8 @@ export type ChatCompletion = { "digest"?: (string | null); "context"?: (Receipt 
 
 export type ChatLogprobs = { "content": (ChatTokenLogprob)[]; "refusal": null };
 
-/** One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
-tool's message `tool_call_id` names the call that it is the result of. */
+/** One message. `content` is a string or text parts; an assistant's or a tool's message may have none. In a tool's
+message `tool_call_id` names the call that it is the result of. */
 export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((ToolCallFields)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
 
 /** `bytes` are the token's own, also where it is a part of a character, which `token` shows as U+FFFD; null where
@@ -278,10 +278,10 @@ export type ForkBody = { "at": string };
 export type FunctionCall = { "id": string; "type": "function_call"; "call_id": string; "name": string; "arguments": string; "status": "in_progress" | "completed" | "incomplete" };
 
 /** `arguments` is a JSON object as text; empty text is an object without members. */
-export type FunctionCallFields = { "name": string; "arguments": string; "parsed_arguments"?: unknown };
+export type FunctionCallFields = { "name": string; "arguments": (string | Record<string, unknown> | null); "parsed_arguments"?: unknown };
 
 /** A call that the model made; `call_id` names it in its result. */
-export type FunctionCallItem = { "type": "function_call"; "call_id": string; "name": string; "arguments": string; "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
+export type FunctionCallItem = { "type": "function_call"; "call_id": string; "name": string; "arguments": (string | Record<string, unknown> | null); "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
 
 export type FunctionCallOutput = { "id": string; "type": "function_call_output"; "call_id": string; "output": string; "status": "in_progress" | "completed" | "incomplete" };
 
