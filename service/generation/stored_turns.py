@@ -1,7 +1,8 @@
 """Turns on their way into the store and back: what a turn brings, what an answer leaves, what a prompt gets.
 
-A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost. A
-session's cut is where the context was last cut, with the numbers of what stands before it.
+A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost. One
+that the model ended itself may get a result, and keeps its text as INVALID_JSON. A session's cut is where the context
+was last cut, with the numbers of what stands before it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import replace
 from service.context.partition import SYSTEM_POSITION
 from service.context.policies import Policy
 from service.context.sources import Before
+from service.engine.protocol.messages import FinishReason
 from service.generation.answer import Answer
 from service.generation.features import begun_text
 from service.generation.request import SessionTurn
 from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, Session, new_message_id
+from service.text.arguments import whole
 from service.text.messages import Message, ToolCall
 
 
@@ -48,9 +51,10 @@ def with_answer(answer: Answer, messages: Sequence[Message]) -> tuple[Message, .
 def answer_message(answer: Answer) -> Message:
     """Returns the message that later prompts have for an answer."""
     sequence = answer.best[0]
-    whole = [call for call in sequence.calls if call.is_whole]
-    cut = (call.as_text for call in sequence.calls if not call.is_whole)
-    calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in whole)
+    is_ended = sequence.finish_reason is FinishReason.STOP
+    cut = (call.as_text for call in sequence.calls if not (is_ended or call.is_whole))
+    kept = (call for call in sequence.calls if is_ended or call.is_whole)
+    calls = tuple(ToolCall(call.id, call.name, whole(call.arguments)) for call in kept)
     begun = "" if sequence.reads_reasoning else begun_text(answer.request, answer.tokenizer)
     text = begun + sequence.text
     return Message("assistant", "\n".join(filter(None, (text, *cut))), tool_calls=calls)

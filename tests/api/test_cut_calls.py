@@ -105,6 +105,16 @@ async def test_a_response_with_a_cut_call_is_incomplete_and_goes_on(world: World
     assert (await world.client.post("/v1/responses", json={"input": items, "tools": tools})).status_code == 200
 
 
+async def test_a_session_takes_the_result_of_a_call_that_the_model_cut(world: World) -> None:
+    session = (await world.client.post("/v1/sessions", json={})).json()["id"]
+    says(world, CUT["by the model's end"][0])
+    message = (await chat(world, ASK, session_id=session))["message"]
+    says(world, "Bye.")
+    assert (await chat(world, results(message), session_id=session))["message"]["content"] == "Bye."
+    prompt = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
+    assert json.dumps({"INVALID_JSON": '{"n": 3'}) in prompt
+
+
 async def test_line_ends_in_arguments_are_escaped(world: World) -> None:
     says(world, f'{CALL}{{"text": "a\nb\tc"}}}}\n</tool_call>')
     choice = await chat(world, ASK)
