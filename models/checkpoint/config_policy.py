@@ -120,7 +120,7 @@ def accept(config: dict[str, object]) -> Accepted:
     config, text_of = _text_part(config)
     plain = {key: value for key, value in config.items() if not _names_code_in_vain(key, value)}
     refuse_dangerous(plain, "config.json")
-    _refuse_unusable(config)
+    refuse_unusable(config)
     model_type, architectures = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str):
         raise InvalidSource("config.json needs a model_type, such as 'llama'")
@@ -173,7 +173,7 @@ def _type_of_text(model_type: str) -> str | None:
     return getattr(CONFIG_MAPPING[model_type].sub_configs.get("text_config"), "model_type", None)
 
 
-def _refuse_unusable(value: object) -> None:
+def refuse_unusable(value: object) -> None:
     """Raises InvalidSource for a number, at any depth, that no model can compute with."""
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(item, float) and math.isnan(item):
@@ -188,7 +188,7 @@ def _refuse_unusable(value: object) -> None:
             raise InvalidSource(
                 f"config.json has {str(item)[:20]} as {str(key)[:80]!r}, and at most {most:,} are accepted"
             )
-        _refuse_unusable(item)
+        refuse_unusable(item)
 
 
 def _native_architectures(model_type: str) -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from models.checkpoint.config_policy import refuse_unusable
 from models.errors import InvalidSource
 from models.imports.gguf_weights import ROTARY_FACTORS, dequantized
 
@@ -152,6 +153,7 @@ def config_json(told: Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, 
             )
     config |= _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
     told.refuse_unread()
+    refuse_unusable({key: value for key, value in config.items() if key.endswith("experts")})
     return config
 
 

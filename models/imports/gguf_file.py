@@ -110,7 +110,9 @@ def _readable(path: Path) -> Iterator[None]:
     """Whatever a damaged file raises is InvalidSource."""
     try:
         yield
-    except _MALFORMED as error:
+    except Exception as error:
+        if not isinstance(error, _MALFORMED) and type(error) is not Exception:  # which tokenizers raises
+            raise
         raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
 
 

@@ -50,7 +50,8 @@ def _progress(label: str) -> Iterator[Callable[[float, str], None]]:
 @app.command("import")
 def import_model(
     source: Annotated[
-        str, typer.Argument(help="A directory, a tar archive, a GGUF file, a hub id org/name, or a BentoML tag.")
+        str,
+        typer.Argument(help="A directory, a tar archive, a GGUF file, a hub id org/name[:Q4_K_M] or a BentoML tag."),
     ],
     name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
     precision: Annotated[

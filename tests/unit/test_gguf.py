@@ -350,6 +350,8 @@ def test_scaled_positions_are_kept(
         ({"llama__what_a_later_release_says": "x"}, "what_a_later_release_says = x"),
         ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
         ({"tokenizer__ggml__tokens": None}, "can be read"),
+        ({"tokenizer__ggml__merges": ["\u0120 t"]}, "out of vocabulary"),
+        ({"llama__expert_count": 10**9, "llama__expert_used_count": 2}, "at most 10,000 are accepted"),
         ({"tokenizer__ggml__pre": "of-tomorrow"}, "splits text by 'of-tomorrow'"),
     ],
 )
