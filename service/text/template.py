@@ -33,9 +33,6 @@ RESERVED: Final = frozenset(
 """Variables that a request cannot set."""
 
 
-_CALLED: Final = "name_of_a_call"
-
-
 class _GenerationTag(Extension):
     """The tag `{% generation %}` marks assistant text for training. Here its body is rendered unchanged."""
 
@@ -105,15 +102,6 @@ def _literals(tree: nodes.Template) -> str:
     return "\0".join([*data, *(value for value in constants if isinstance(value, str))])
 
 
-def _with_text(message: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Returns the message with the arguments of its calls as text."""
-    calls = []
-    for call in cast("Sequence[Mapping[str, Value]]", message.get("tool_calls", ())):
-        function = cast("Mapping[str, Value]", call["function"])
-        calls.append({**call, "function": {**function, "arguments": _tojson(function["arguments"])}})
-    return {**message, "tool_calls": calls} if calls else message
-
-
 class ChatTemplate:
     """One compiled template. `render` is a pure function, and safe from any thread."""
 
@@ -142,22 +130,12 @@ class ChatTemplate:
     @cached_property
     def places_calls(self) -> bool:
         """Whether the template writes the calls of a message, or refuses them; False where it leaves them out."""
-        written = self._written_call("{}" if self.joins_arguments else {})
-        return written is None or _CALLED in written
-
-    @cached_property
-    def joins_arguments(self) -> bool:
-        """Whether the template takes the arguments of a call as their text alone (DeepSeek)."""
-        return self._written_call({}) is None and self._written_call("{}") is not None
-
-    def _written_call(self, arguments: Value) -> str | None:
-        """Returns a chat with one call; None where the template refuses it."""
-        call = {"id": "a00000000", "type": "function", "function": {"name": _CALLED, "arguments": arguments}}
+        call = {"id": "a00000000", "type": "function", "function": {"name": "name_of_a_call", "arguments": {}}}
         chat = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]})
         try:
-            return self._render(chat, (), True)
+            return "name_of_a_call" in self.render(chat, (), True)
         except InvalidRequest:
-            return None
+            return True
 
     def render(
         self,
@@ -173,19 +151,6 @@ class ChatTemplate:
         (`Budget`).
 
         Raises InvalidRequest with the template's own sentence if it refuses the messages."""
-        if any("tool_calls" in message for message in messages) and self.joins_arguments:
-            messages = [_with_text(message) for message in messages]
-        return self._render(messages, documents, generation_prompt, now, tools, variables)
-
-    def _render(
-        self,
-        messages: Sequence[Mapping[str, Value]],
-        documents: Sequence[Mapping[str, Value]],
-        generation_prompt: bool,
-        now: datetime | None = None,
-        tools: Sequence[Mapping[str, Value]] = (),
-        variables: Mapping[str, Value] | None = None,
-    ) -> str:
         values = (value for item in (*messages, *documents, *tools) for value in item.values())
         size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
         given = {
