@@ -27,9 +27,10 @@ from service.api.deps import Service
 from service.api.edge import handlers
 from service.api.edge.auth import Auth
 from service.api.edge.cors import Cors
-from service.api.edge.draining import Drain, is_stopping
+from service.api.edge.draining import Drain
 from service.api.edge.handlers import unknown_route
 from service.api.edge.layer import Edge
+from service.api.edge.stopping import Stopping, is_stopping
 from service.api.http.encoding import event, line
 from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
 from service.api.openapi.document import document
@@ -268,7 +269,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if deployments.has_engine:
         app.state.service.batch_worker.start(tasks)
     try:
-        yield
+        with Stopping(deployments.stop).installed():
+            yield
     finally:
         await tasks.stop()
         await deployments.stop()

@@ -18,6 +18,7 @@ import bentoml  # noqa: E402
 from service.api.bento.asgi import BodyLimit, DeferredApp, LineFeeds  # noqa: E402
 from service.api.bento.forwarding import ChatInput, GenerateInput, answer, generate_body  # noqa: E402
 from service.api.bento.image import carried_models, image  # noqa: E402
+from service.api.bento.supervising import wait_for_drains  # noqa: E402
 from service.api.edge.auth import Auth  # noqa: E402
 from service.api.edge.cors import Cors  # noqa: E402
 from service.engine.client.process import WORKER, Started  # noqa: E402
@@ -34,6 +35,7 @@ ANSWER_SECONDS = 1800
 GENERATE = "/generate"
 
 settings = settings_or_exit()
+wait_for_drains(settings.drain_seconds)
 
 
 def build() -> FastAPI:

@@ -117,6 +117,40 @@ def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served
         assert not alive(family)
 
 
+def test_until_its_answers_end_a_server_answers(data_dir: Path, served: Server, tmp_path: Path) -> None:
+    """Newcomers are refused with Retry-After, and what the drain cuts ends by an error event, not within one."""
+    command = python("-m", "service.cli", "serve")
+    with running(command, data_dir, tmp_path / "log", free_port(), DOSIRAK_DRAIN_SECONDS="1") as server:
+        streams: list[str] = []
+
+        def ask() -> None:
+            asked = body(max_new_tokens=1900)
+            with server.client() as client:
+                streams.append(client.post("/generate_stream", json=asked).text)
+
+        asking = [threading.Thread(target=ask) for _ in range(8)]
+        for each in asking:
+            each.start()
+        with server.client() as client:
+            block_until(lambda: "num_requests_running" in (text := client.get("/metrics").text) and _running(text) == 8)
+        server.process.send_signal(signal.SIGTERM)
+        block_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 503)
+        assert httpx.get(f"{server.url}/livez").status_code == 200
+        refused = httpx.post(f"{server.url}/generate", json=body())
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        for each in asking:
+            each.join(60)
+        assert server.process.wait(60) == 0
+        assert len(streams) == 8
+        for text in streams:
+            assert text.endswith("\n\n") and "event: error" in text[-400:], text[-400:]
+
+
+def _running(metrics: str) -> float:
+    lines = (line for line in metrics.splitlines() if line.startswith("dosirak_num_requests_running{"))
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -7,7 +7,6 @@ of its own. Example: nginx sends a body of 5 MiB, and the limit is 1 MiB.
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -66,9 +65,3 @@ def _brings_body(headers: Headers) -> bool:
     """Returns whether bytes are on their way; a client that waits for `100 Continue` sends none after an answer."""
     declared = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     return declared and "expect" not in headers
-
-
-def is_stopping() -> bool:
-    """Returns whether the server that handles SIGTERM has begun to end; False where another program handles it."""
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return bool(getattr(server, "should_exit", False))
