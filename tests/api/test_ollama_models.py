@@ -145,6 +145,8 @@ async def test_an_empty_request_loads_and_unloads(world: World, path: str, nothi
         assert (shown["done"], shown["done_reason"]) == (True, "unload")
         await until(lambda: loaded(world) == ["demo:1"])
     assert (await keep(world, "demo:2", 0, path, **nothing))["done_reason"] == "unload", "it is not loaded"
+    headers = {"Idempotency-Key": "no key"}
+    assert (await world.client.post(path, json={"model": "demo:2", **nothing}, headers=headers)).status_code == 400
 
 
 async def test_an_empty_request_names_a_model_that_is_there(world: World) -> None:

@@ -187,8 +187,9 @@ def known() -> str:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
-def test_compiled_layers_have_the_same_gradient() -> None:
+def test_compiled_layers_have_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, where products and sums of one order differ from those of another by rounding."""
+    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")  # what another test has imported; setuptools refuses two
     torch.manual_seed(1)
     model, rows = Llama(Shape(64, 32, 2, 2, 48)), [Row(list(range(1, 42)), [0.0, *[1.0] * 40])] * 2
     with ThreadPoolExecutor(2) as threads:

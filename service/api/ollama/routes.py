@@ -14,6 +14,7 @@ from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
 from service.api.http.documented import Router, line_stream
 from service.api.http.encoding import json_response
+from service.api.http.headers import key_of
 from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.ollama.dialect import (
     ChatSerialiser,
@@ -58,7 +59,9 @@ async def _without_text(
 async def load_or_unload(
     http: Request, service: Service, model: str, keep_alive: float | None
 ) -> tuple[str, Literal["load", "unload"]]:
-    """Loads a model, or with `keep_alive` 0 unloads it. Returns the version and which of both was done."""
+    """Loads a model, or with `keep_alive` 0 unloads it. Returns the version and which of both was done; done twice it
+    is the same, so an Idempotency-Key is only checked."""
+    key_of(http)
     if keep_alive == 0:
         manifest = await _unload(service.deployments, model)
         return manifest.reference, "unload"

@@ -97,7 +97,7 @@ def _metadata_of(http: Request) -> dict[str, str]:
     for name, value in http.query_params.multi_items():
         if not name.startswith("metadata"):
             continue
-        if (found := _FILTER.fullmatch(name)) is None:
+        if (found := _FILTER.fullmatch(name)) is None or found[1] in wanted:
             raise InvalidRequest("Write `metadata[key]=value`, once for each key", param="metadata")
         wanted[found[1]] = value
     return wanted
