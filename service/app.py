@@ -174,6 +174,7 @@ def create_app(
         guard=guard,
         tasks=tasks,
         own_sampling=settings.generation_config == "version",
+        generic_tools=settings.generic_tools,
     )
     stored_files = Files(
         settings.data_dir / "files",

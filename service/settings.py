@@ -159,6 +159,11 @@ class Settings(BaseSettings):
         description="Where sampling parameters come from that a request leaves open: the version's "
         "`generation_config.json`, before the route's own defaults, or these alone.",
     )
+    generic_tools: bool = Field(
+        default=True,
+        description="Whether tools are described in the system part of a version whose chat template places none; "
+        "false refuses them there.",
+    )
     load_timeout_seconds: float = Field(default=300.0, gt=0, description="Longest wait for a model to load.")
     idle_unload_seconds: float = Field(
         default=1800.0,

@@ -47,7 +47,7 @@ class Answer:
         self.request = request
         self.deployment = deployment = choice.deployment
         self.rollout = choice.rollout
-        self._notes = [note for note in (choice.note, request.sampling_note) if note]
+        self._notes = [note for note in (choice.note, *request.notes) if note]
         self.prompt = prompt
         self.max_new_tokens = max_new_tokens
         self.seed = seed

@@ -26,7 +26,7 @@ from service.generation.admission import Admission, refusals, refuse_failed_end,
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
-from service.generation.features import at_version
+from service.generation.features import at_version, refuse_described
 from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
 from service.generation.recollection import Recollection
@@ -64,6 +64,7 @@ class Answers:
         guard: Guard | None = None,
         tasks: BackgroundTasks | None = None,
         own_sampling: bool = True,
+        generic_tools: bool = True,
     ) -> None:
         tasks = tasks or BackgroundTasks()
         self.deployments = deployments
@@ -73,6 +74,7 @@ class Answers:
         self.grammars = GrammarChecker()
         self._guard = guard
         self._own_sampling = own_sampling
+        self._generic_tools = generic_tools
         self._shadows = Shadows(deployments, tasks)
         self.summaries = Summaries(self._answer, conversations, metrics, tasks)
         self._recollection = Recollection(conversations, self.summaries)
@@ -225,6 +227,8 @@ class Answers:
         self, request: GenerationRequest, deployment: Deployment
     ) -> tuple[GenerationRequest, Prompt, int]:
         """Returns the request as this version answers it, its prompt, and how many tokens may follow."""
+        if request.tools is not None and not self._generic_tools:
+            refuse_described(deployment)
         request = at_version(request, deployment)
         request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)

@@ -25,7 +25,8 @@ from service.text.reasoning import SWITCHES, ReasoningForm, Start
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallReader, Content, ToolFormat
-from service.text.tools.formats import FINAL
+from service.text.tools.described import NOTE
+from service.text.tools.formats import FINAL, GENERIC
 from service.text.tools.harmony import ChannelReader
 
 _MARKS: Final = re.compile(r"<\|[^|]+\|>")
@@ -114,8 +115,10 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
         use = replace(use, is_parallel=False)
         request = replace(request, tools=use)
     call_reader(form, request, tokenizer)
+    if tokenizer.describes_tools:
+        request = replace(request, notes=(*request.notes, NOTE))
     if not use.is_forced and request.grammar is None:
-        if not use.is_strict:
+        if not use.is_strict and form is not GENERIC:
             return request
         return replace(request, grammar=use.free_grammar(form, marks_of(form, tokenizer)))
     calls = use.grammar(form, marks_of(form, tokenizer))
@@ -151,13 +154,23 @@ def call_reader(form: ToolFormat, request: GenerationRequest, tokenizer: Tokeniz
 
 
 def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
-    """Raises UnsupportedField where the template of the deployment does not place the tools of its tokenizer."""
+    """Raises UnsupportedField where the tools of the deployment's tokenizer reach no chat."""
     if not tokenizer.probes.places_tools:
-        raise UnsupportedField(
-            f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them "
-            "in a message, or use a version whose template does",
-            param="tools",
-        )
+        raise _not_placed(deployment)
+
+
+def refuse_described(deployment: Deployment) -> None:
+    """Raises UnsupportedField for a version whose template itself places no tools."""
+    if deployment.tokenizer.describes_tools:
+        raise _not_placed(deployment)
+
+
+def _not_placed(deployment: Deployment) -> UnsupportedField:
+    return UnsupportedField(
+        f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them in a "
+        "message, use a version whose template does, or set DOSIRAK_GENERIC_TOOLS=true",
+        param="tools",
+    )
 
 
 def marks_of(form: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:

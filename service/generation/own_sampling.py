@@ -29,7 +29,7 @@ def with_own_sampling(request: GenerationRequest, deployment: Deployment) -> Gen
     if not wanted and not bias:
         return request
     sampling = replace(request.sampling, **values, logit_bias=(*request.sampling.logit_bias, *bias))
-    return replace(request, sampling=sampling, sampling_note=_note(values, len(bias), refused))
+    return replace(request, sampling=sampling, notes=(*request.notes, _note(values, len(bias), refused)))
 
 
 def _wanted(request: GenerationRequest, own: GenerationDefaults) -> dict[str, Any]:

@@ -80,14 +80,13 @@ class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
     `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. `unset` names
-    its parameters that the client left open: the version's own values stand in their place, and then `sampling_note`
-    says so. With `seed` None
-    the server draws a seed and reports it. `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives
-    each token's own logprob and the logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt.
-    `best_of` sequences are decoded, and the `n` with the highest mean logprob are returned; a stream needs `best_of` =
-    `n`. `owner` is the client's identity as the server knows it: owners share no prefix blocks, and neither do two
-    values of `cache_salt`. `user` is the client's
-    own name for its user. `max_window` is the window that the client wants, where it is less than the version's.
+    its parameters that the client left open: the version's own values stand in their place. `notes` say what the
+    version did in its own way. With `seed` None the server draws a seed and reports it. `max_new_tokens` None takes the
+    rest of the window. `logprobs` N >= 0 gives each token's own logprob and the logprobs of the N likeliest tokens;
+    `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and the `n` with the highest mean logprob
+    are returned; a stream needs `best_of` = `n`. `owner` is the client's identity as the server knows it: owners share
+    no prefix blocks, and neither do two values of `cache_salt`. `user` is the client's own name for its user.
+    `max_window` is the window that the client wants, where it is less than the version's.
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
     their probabilities and no text; there are `n` = `best_of` of them. With `continues` the answer goes on from the
@@ -99,7 +98,7 @@ class GenerationRequest:
     model: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     unset: frozenset[str] = frozenset()
-    sampling_note: str = ""
+    notes: tuple[str, ...] = ()
     seed: int | None = None
     ignore_eos: bool = False
     max_new_tokens: int | None = None

@@ -34,7 +34,8 @@ from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
 from service.text.tools import ToolFormat, known_format
-from service.text.tools.formats import with_ids
+from service.text.tools.described import as_texts, described
+from service.text.tools.formats import GENERIC, with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
@@ -136,7 +137,7 @@ class ChatEncoder:
         control = _control_tokens(vocabulary, self.literals)
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        self._form = known_format(self.literals)
+        self._form = GENERIC if self.describes_tools else known_format(self.literals)
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
 
     @property
@@ -148,6 +149,11 @@ class ChatEncoder:
     def variables(self) -> frozenset[str]:
         """Returns the template's variables that a request can set."""
         return frozenset[str]().union(*(each.variables for each in self._templates))
+
+    @property
+    def describes_tools(self) -> bool:
+        """Whether a chat's tools are described in its messages."""
+        return self._with_tools is not None and self._with_tools.describes_tools
 
     @property
     def _templates(self) -> list[ChatTemplate]:
@@ -214,7 +220,9 @@ class ChatEncoder:
         assert self._template is not None
         form, is_open = self._form, self._options.is_open(messages)
         messages = with_ids(form, messages)
-        if form is not None and form.head and form.opening and not self._template.places_calls:
+        if form is not None and form.head and self._options.tools and self._template.describes_tools:
+            messages = as_texts(form, messages)
+        elif form is not None and form.head and form.opening and not self._template.places_calls:
             messages = tuple(map(form.as_text, messages))
         return MarkedChat.of(messages, documents, self._quoting, self._options.tools, is_open)
 
@@ -228,10 +236,13 @@ class ChatEncoder:
         now: datetime | None = None,
     ) -> str:
         assert self._template is not None
-        variables = dict(self._options.variables)
+        template, form, tools, variables = self._template, self._form, chat.tools, dict(self._options.variables)
+        items = chat.ending(messages) if chat.is_open else messages
+        if tools and form is not None and form.head and template.describes_tools:
+            items, tools = described(form, items, tools, has_system=template.has_system), ()
         if not chat.is_open:
-            return self._template.render(messages, documents, generation_prompt, now, chat.tools, variables)
-        return chat.opened(self._template.render(chat.ending(messages), documents, False, now, chat.tools, variables))
+            return template.render(items, documents, generation_prompt, now, tools, variables)
+        return chat.opened(template.render(items, documents, False, now, tools, variables))
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Returns pieces with offsets in `text`, in which a quoted token is one character wide."""

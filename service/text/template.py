@@ -128,6 +128,23 @@ class ChatTemplate:
         return self.render(chat, (), True, now, [tool]) != self.render(chat, (), True, now)
 
     @cached_property
+    def describes_tools(self) -> bool:
+        """Whether tools have to be described in messages, because the template leaves them out."""
+        try:
+            return not self.places_tools
+        except InvalidRequest:
+            return False
+
+    @cached_property
+    def has_system(self) -> bool:
+        """Whether the template takes a system message, and writes it."""
+        chat = ({"role": "system", "content": "text_of_a_system"}, {"role": "user", "content": "a"})
+        try:
+            return "text_of_a_system" in self.render(chat, (), True)
+        except InvalidRequest:
+            return False
+
+    @cached_property
     def places_calls(self) -> bool:
         """Whether the template writes the calls of a message, or refuses them; False where it leaves them out."""
         call = {"id": "a00000000", "type": "function", "function": {"name": "name_of_a_call", "arguments": {}}}

@@ -83,7 +83,7 @@ async def test_show(world: World, body: dict[str, Any]) -> None:
     info = shown["model_info"]
     assert info["general.architecture"] == "llama" and info["llama.context_length"] == WINDOW
     assert info["general.parameter_count"] == 1000
-    assert shown["capabilities"] == ["completion"] and shown["details"]["family"] == "llama"
+    assert shown["capabilities"] == ["completion", "tools"] and shown["details"]["family"] == "llama"
     assert (shown["license"], shown["modified_at"]) == (
         "apache-2.0",
         world.deployments.resolve("demo:1").created_at,
@@ -101,7 +101,7 @@ async def test_a_template_says_whether_a_version_thinks_and_calls_tools(tmp_path
     async with serving(tmp_path) as world:
         shown = (await world.client.post("/api/show", json={"model": "demo:1"})).json()
         tags = {each["name"]: each for each in (await world.client.get("/api/tags")).json()["models"]}
-    assert shown["capabilities"] == tags["demo:1"]["capabilities"] == ["completion", "thinking"]
+    assert shown["capabilities"] == tags["demo:1"]["capabilities"] == ["completion", "tools", "thinking"]
     assert tags["other:1"]["capabilities"] == ["completion"], "a template that cannot be read"
     assert tags["calling:1"]["capabilities"] == ["completion", "tools"]
     assert tags["unread:1"]["capabilities"] == ["completion"], "calls that cannot be read"

@@ -185,12 +185,14 @@ async def test_what_cannot_act_is_refused_by_name(world: World, more: dict[str, 
     assert answer.json()["error"]["param"] == param
 
 
-async def test_a_template_without_tools_refuses_them(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+async def test_a_template_without_tools_refuses_them_where_they_are_not_described(tmp_path: Path) -> None:
+    async with serving(tmp_path, generic_tools=False) as world:
         answer = await world.client.post("/v1/chat/completions", json={"messages": ASK, "tools": [ORDER]})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "tools"
         assert "places no tools" in answer.json()["error"]["message"]
+        shown = (await world.client.post("/api/show", json={"model": "demo"})).json()
+        assert "tools" not in shown["capabilities"]
 
 
 async def test_variables_reach_the_template(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from models.manifest import Manifest
 from models.repository.disk.journal import timestamp
 from models.repository.parsers import Parsers, parsers_of
-from service.api.deps import ServiceDep
+from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
@@ -26,7 +26,7 @@ from service.errors import InvalidRequest
 from service.text.files import read_chat_templates
 from service.text.reasoning import reasoning_form_of
 from service.text.template import ChatTemplate
-from service.text.tools.formats import tool_format_of
+from service.text.tools.formats import GENERIC, tool_format_of
 
 router = Router(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
@@ -48,7 +48,7 @@ async def version(service: ServiceDep) -> Response:
 @router.get("/api/tags", response_model=OllamaModels)
 async def tags(service: ServiceDep) -> Response:
     """Lists every version, and each name as `name:latest`."""
-    return json_response({"models": await asyncio.to_thread(lambda: list(_models(service.deployments)))})
+    return json_response({"models": await asyncio.to_thread(lambda: list(_models(service)))})
 
 
 @router.post("/api/show", response_model=OllamaShown)
@@ -66,7 +66,7 @@ async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
             f"{architecture}.context_length": service.deployments.window(manifest),
             f"{architecture}.vocab_size": manifest.vocab_size,
         },
-        "capabilities": await asyncio.to_thread(_capabilities, service.deployments, manifest),
+        "capabilities": await asyncio.to_thread(_capabilities, service, manifest),
     }
     return json_response(shown)
 
@@ -79,41 +79,44 @@ async def ps(service: ServiceDep) -> Response:
     return json_response({"models": sorted(running, key=lambda each: str(each["expires_at"]), reverse=True)})
 
 
-def _models(deployments: Deployments) -> Iterator[dict[str, Any]]:
+def _models(service: Service) -> Iterator[dict[str, Any]]:
+    deployments = service.deployments
     for name in deployments.repository.models():
-        yield _model(deployments, f"{name}{LATEST}", deployments.resolve(name))
+        yield _model(service, f"{name}{LATEST}", deployments.resolve(name))
         for manifest in deployments.repository.newest_first(name):
-            yield _model(deployments, manifest.reference, manifest)
+            yield _model(service, manifest.reference, manifest)
 
 
-def _model(deployments: Deployments, name: str, manifest: Manifest) -> dict[str, Any]:
+def _model(service: Service, name: str, manifest: Manifest) -> dict[str, Any]:
     return {
         **_named(name, manifest),
         "modified_at": manifest.created_at,
         "size": manifest.size,
-        "capabilities": _capabilities(deployments, manifest),
+        "capabilities": _capabilities(service, manifest),
     }
 
 
-def _capabilities(deployments: Deployments, manifest: Manifest) -> tuple[str, ...]:
+def _capabilities(service: Service, manifest: Manifest) -> tuple[str, ...]:
     """Returns what the version can do, in Ollama's words. Reads its templates, once for each digest and parsers."""
-    repository = deployments.repository
-    parsers = parsers_of(repository, manifest)
-    return (*COMPLETION, *_template_capabilities(manifest.digest, repository.path(manifest), parsers))
+    repository = service.deployments.repository
+    parsers, generic = parsers_of(repository, manifest), service.settings.generic_tools
+    return (*COMPLETION, *_template_capabilities(manifest.digest, repository.path(manifest), parsers, generic))
 
 
 @lru_cache(maxsize=1024)
-def _template_capabilities(digest: str, directory: Path, parsers: Parsers) -> tuple[str, ...]:
-    """Returns `tools` where a template of the version places them and calls are written in a form that is read, and
-    `thinking` where a reasoning part is marked; nothing for a template that cannot be read: loading the version says
-    why."""
+def _template_capabilities(digest: str, directory: Path, parsers: Parsers, generic: bool) -> tuple[str, ...]:
+    """Returns `tools` where a template of the version places them and calls are written in a form that is read, or
+    where they are described for one that places none, and `thinking` where a reasoning part is marked; nothing for a
+    template that cannot be read: loading the version says why."""
     try:
         sources = [each for each in read_chat_templates(directory) if each is not None]
         templates = [ChatTemplate(each, dict.fromkeys(NAMED_TOKENS, "")) for each in sources]
     except (InvalidRequest, OSError):
         return ()
     texts = "\0".join(each.literals for each in templates)
-    tools = tool_format_of(texts, parsers.tool_parser) and any(map(_places_tools, templates))
+    describes = bool(templates) and templates[-1].describes_tools
+    form = GENERIC if describes and parsers.tool_parser is None else tool_format_of(texts, parsers.tool_parser)
+    tools = form is not None and (generic and bool(form.head) if describes else any(map(_places_tools, templates)))
     thinks = templates and reasoning_form_of(texts, parsers.reasoning_parser)
     return (*(("tools",) if tools else ()), *(("thinking",) if thinks else ()))
 

@@ -18,7 +18,7 @@ from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, T
 from service.api.tgi.schemas import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest
-from service.generation.features import check_placed
+from service.generation.features import check_placed, refuse_described
 from service.text.messages import ChatOptions
 from service.text.tokenizer import Tokenizer
 
@@ -33,6 +33,8 @@ NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
     """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
     deployment = await service.deployments.ensure_loaded(body.model)
+    if body.tools and not service.settings.generic_tools:
+        refuse_described(deployment)
     return json_response(await asyncio.to_thread(_tokenized, deployment, body))
 
 

@@ -82,7 +82,8 @@ class ToolFormat:
             enclosed = (f"{self.opening}{self.blank}{each}{self.blank}{self.closing}" for each in calls)
             text = self.separator.join(enclosed)
         first, last = self.around if self.writes_around else ("", "")
-        return Message(message.role, f"{message.content}{first}{text}{last}", message.name)
+        between = "\n" if message.content and not self.first_mark else ""
+        return Message(message.role, f"{message.content}{between}{first}{text}{last}", message.name)
 
     def new_id(self) -> str:
         """Returns the id of a new call."""
@@ -250,13 +251,15 @@ LLAMA: Final = ToolFormat(
     head='{"name": "$", "parameters": ',
 )
 JSON: Final = ToolFormat("json", ('"name" & "arguments"', '"name" & "parameters"'))
+GENERIC: Final = ToolFormat("generic")
+"""Of a template that places no tools: `service.text.tools.described` writes them, and a grammar keeps the calls."""
 FORMATS: Final = (
     HARMONY, MINIMAX, SEED, QWEN_CODER, GLM, KIMI, DEEPSEEK, DEEPSEEK_31, MISTRAL_ARGS, MISTRAL, FUNCTION_GEMMA,
     GEMMA_4, LFM, COMMAND, COMMAND_R, PHI, GRANITE, NEMOTRON, JAMBA, HERMES, PYTHONIC, LLAMA, JSON,
 )  # fmt: skip
 _UNREADABLE: Final = ("<｜DSML｜", "<|observation|>", ">>>all", "<|plugin|>")
 """DeepSeek 3.2, GLM-4, Functionary and InternLM."""
-TOOL_FORMATS: Final = {form.name: form for form in FORMATS}
+TOOL_FORMATS: Final = {form.name: form for form in (*FORMATS, GENERIC)}
 _NINE: Final = re.compile(r"[A-Za-z0-9]{9}")
 
 
