@@ -23,17 +23,17 @@ NOTE: Final = "the version's template places no tools: its system part describes
 _NAME: Final = "NAME"
 
 
-def described(form: ToolFormat, messages: Sequence[Item], tools: Sequence[Item], *, has_system: bool) -> list[Item]:
+def described(form: ToolFormat, messages: Sequence[Item], tools: Sequence[Item], *, has_system: bool) -> tuple[Item, ...]:
     """Returns the messages with the tools behind the first system message; where there is none, in one of its own, or
     before the first message's text where the template knows no system messages."""
     text = _definitions(form, tools)
     if messages and messages[0]["role"] == "system":
         first, *rest = messages
-        return [{**first, "content": f"{first['content']}\n\n{text}"}, *rest]
+        return ({**first, "content": f"{first['content']}\n\n{text}"}, *rest)
     if has_system:
-        return [{"role": "system", "content": text}, *messages]
+        return ({"role": "system", "content": text}, *messages)
     first, *rest = messages
-    return [{**first, "content": f"{text}\n\n{first['content']}"}, *rest]
+    return ({**first, "content": f"{text}\n\n{first['content']}"}, *rest)
 
 
 def _definitions(form: ToolFormat, tools: Sequence[Item]) -> str:
