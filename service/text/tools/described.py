@@ -23,7 +23,9 @@ NOTE: Final = "the version's template places no tools: its system part describes
 _NAME: Final = "NAME"
 
 
-def described(form: ToolFormat, messages: Sequence[Item], tools: Sequence[Item], *, has_system: bool) -> tuple[Item, ...]:
+def described(
+    form: ToolFormat, messages: Sequence[Item], tools: Sequence[Item], *, has_system: bool
+) -> tuple[Item, ...]:
     """Returns the messages with the tools behind the first system message; where there is none, in one of its own, or
     before the first message's text where the template knows no system messages."""
     text = _definitions(form, tools)
