@@ -43,7 +43,7 @@ OLLAMA: Final[dict[str, Call]] = {
     "context": lambda client: client.generate("demo", "x", context=[1, 2]),
     "suffix": lambda client: client.generate("demo", "x", suffix="y", stream=True),
 }
-OLLAMA_REFUSED: Final = {"no such model": 404, "images": 400, "tools": 400, "context": 400, "suffix": 400}
+OLLAMA_REFUSED: Final = {"no such model": 404, "images": 400, "context": 400, "suffix": 400}
 """The status of the calls that are refused."""
 
 

@@ -215,6 +215,13 @@ def test_top_n_sigma_keeps_what_is_near_the_likeliest(count: float) -> None:
         assert kept(scores, replace(PLAIN, top_n_sigma=count)).tolist() == [want]
 
 
+def test_top_n_sigma_keeps_a_token_where_typical_p_has_dropped_the_likeliest() -> None:
+    scores = torch.cat([torch.tensor([3.0]), torch.zeros(299)])[None]
+    typical = replace(PLAIN, typical_p=0.1)
+    assert not kept(scores, typical)[0, 0], "the likeliest one is not typical"
+    assert kept(scores, replace(typical, top_n_sigma=0.1)).any()
+
+
 def test_ties_are_kept_by_lower_id(sampler: Sampler) -> None:
     table = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
     for params in (replace(PLAIN, top_k=2), replace(PLAIN, top_p=0.3)):

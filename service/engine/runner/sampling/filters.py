@@ -98,10 +98,11 @@ def keep_typical(scores: Tensor, weights: Tensor, typical_p: float) -> Tensor:
 
 
 def keep_top_n_sigma(scores: Tensor, weights: Tensor, count: float) -> Tensor:
-    """Tokens whose logit is at most `count` standard deviations of all finite logits below the largest (Tang et al.,
-    2024)."""
+    """Tokens whose logit is at most `count` standard deviations of all finite logits below the largest one that is left
+    (Tang et al., 2024); typical_p may have dropped the likeliest token."""
     finite = scores[scores.isfinite()].double()
-    return weights * (scores >= scores.max() - count * finite.std(correction=0))
+    largest = scores[masses_of(weights) > 0].max()
+    return weights * (scores >= largest - count * finite.std(correction=0))
 
 
 KEEP: Final[Mapping[str, Callable[[Tensor, Tensor, Any], Tensor]]] = {
