@@ -80,7 +80,7 @@ CHATS: dict[str, list[tuple[Any, Check | str]]] = {
     "temperature": [(0.5, lambda shown, request: request.params.temperature == 0.5)],
     "tool_choice": [("none", lambda shown, request: not request.params.grammar), ("required", "tool_choice")],
     "tool_prompt": [("Call!", "tool_prompt"), ("", lambda shown, request: True)],
-    "tools": [([TOOL], "tools"), ([], lambda shown, request: True)],
+    "tools": [([TOOL], lambda shown, request: bool(request.params.grammar)), ([], lambda shown, request: True)],
     "top_logprobs": [(1, "top_logprobs")],
     "top_p": [(0.5, lambda shown, request: request.params.top_p == 0.5)],
 }
