@@ -33,9 +33,9 @@ from service.text.marking import Items, MarkedChat, Span
 from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
-from service.text.tools import ToolFormat, known_format
+from service.text.tools import ToolFormat
 from service.text.tools.described import as_texts, described
-from service.text.tools.formats import GENERIC, with_ids
+from service.text.tools.formats import tool_format_of, with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
@@ -137,7 +137,7 @@ class ChatEncoder:
         control = _control_tokens(vocabulary, self.literals)
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        self._form = GENERIC if self.describes_tools else known_format(self.literals)
+        self._form = tool_format_of(self.literals, None, is_described=self.describes_tools)
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
 
     @property
@@ -154,6 +154,13 @@ class ChatEncoder:
     def describes_tools(self) -> bool:
         """Whether a chat's tools are described in its messages."""
         return self._with_tools is not None and self._with_tools.describes_tools
+
+    @property
+    def _described_as(self) -> ToolFormat | None:
+        """Returns the form in which this chat's tools are described; None where there are none, or the template places
+        them."""
+        is_written = self._form is not None and bool(self._form.head)
+        return self._form if is_written and self._options.tools and self.describes_tools else None
 
     @property
     def _templates(self) -> list[ChatTemplate]:
@@ -220,8 +227,8 @@ class ChatEncoder:
         assert self._template is not None
         form, is_open = self._form, self._options.is_open(messages)
         messages = with_ids(form, messages)
-        if form is not None and form.head and self._options.tools and self._template.describes_tools:
-            messages = as_texts(form, messages)
+        if self._described_as is not None:
+            messages = as_texts(self._described_as, messages)
         elif form is not None and form.head and form.opening and not self._template.places_calls:
             messages = tuple(map(form.as_text, messages))
         return MarkedChat.of(messages, documents, self._quoting, self._options.tools, is_open)
@@ -236,10 +243,10 @@ class ChatEncoder:
         now: datetime | None = None,
     ) -> str:
         assert self._template is not None
-        template, form, tools, variables = self._template, self._form, chat.tools, dict(self._options.variables)
+        template, tools, variables = self._template, chat.tools, dict(self._options.variables)
         items = chat.ending(messages) if chat.is_open else messages
-        if tools and form is not None and form.head and template.describes_tools:
-            items, tools = described(form, items, tools, has_system=template.has_system), ()
+        if self._described_as is not None:
+            items, tools = described(self._described_as, items, tools, has_system=template.has_system), ()
         if not chat.is_open:
             return template.render(items, documents, generation_prompt, now, tools, variables)
         return chat.opened(template.render(items, documents, False, now, tools, variables))

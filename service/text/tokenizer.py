@@ -23,7 +23,7 @@ from service.text.reasoning import ReasoningForm, reasoning_form_of
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.tools import ToolFormat
-from service.text.tools.formats import GENERIC, refuse_format, tool_format_of
+from service.text.tools.formats import refuse_format, tool_format_of
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
@@ -150,9 +150,7 @@ class Tokenizer:
     @property
     def known_tool_format(self) -> ToolFormat | None:
         """Returns how calls are written; None where it is not known."""
-        if self.describes_tools and self._parsers[1] is None:
-            return GENERIC
-        return tool_format_of(self.template_texts, self._parsers[1])
+        return tool_format_of(self.template_texts, self._parsers[1], is_described=self.describes_tools)
 
     @property
     def tool_format(self) -> ToolFormat:

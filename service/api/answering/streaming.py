@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -73,14 +74,15 @@ class Streaming:
 
     async def _opened(self) -> Answer | None:
         """Returns when the headers are due, with the answer that they describe, where it is known."""
-        first = asyncio.create_task(self._first.wait())
-        begun = asyncio.create_task(self._opening.begun())
-        try:
-            await asyncio.wait({first}, timeout=HEADERS_SECONDS)
-            if self._opening.is_loaded:
-                await asyncio.wait({first, begun}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancelled((first, begun))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEADERS_SECONDS):
+                await self._first.wait()
+        if not self._first.is_set() and self._opening.is_loaded:
+            waits = {asyncio.create_task(each) for each in (self._first.wait(), self._opening.begun())}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await cancelled(waits)
         if self._first.is_set() and not self._answers:
             await self._writing
         return next(iter(self._answers.values()), self._opening.answer)

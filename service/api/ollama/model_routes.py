@@ -26,7 +26,7 @@ from service.errors import InvalidRequest
 from service.text.files import read_chat_templates
 from service.text.reasoning import reasoning_form_of
 from service.text.template import ChatTemplate
-from service.text.tools.formats import GENERIC, tool_format_of
+from service.text.tools.formats import tool_format_of
 
 router = Router(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
@@ -115,7 +115,7 @@ def _template_capabilities(digest: str, directory: Path, parsers: Parsers, gener
         return ()
     texts = "\0".join(each.literals for each in templates)
     describes = bool(templates) and templates[-1].describes_tools
-    form = GENERIC if describes and parsers.tool_parser is None else tool_format_of(texts, parsers.tool_parser)
+    form = tool_format_of(texts, parsers.tool_parser, is_described=describes)
     tools = form is not None and (generic and bool(form.head) if describes else any(map(_places_tools, templates)))
     thinks = templates and reasoning_form_of(texts, parsers.reasoning_parser)
     return (*(("tools",) if tools else ()), *(("thinking",) if thinks else ()))

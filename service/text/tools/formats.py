@@ -270,9 +270,11 @@ def known_format(template: str) -> ToolFormat | None:
     return None if is_unreadable else found
 
 
-def tool_format_of(template: str, name: str | None) -> ToolFormat | None:
-    """Returns the format of this name; without one that of the template."""
-    return known_format(template) if name is None else TOOL_FORMATS.get(name)
+def tool_format_of(template: str, name: str | None, *, is_described: bool) -> ToolFormat | None:
+    """Returns the format of this name; without one the generic one where tools are described, else the template's."""
+    if name is not None:
+        return TOOL_FORMATS.get(name)
+    return GENERIC if is_described else known_format(template)
 
 
 def format_of(template: str) -> ToolFormat:

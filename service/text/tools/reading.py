@@ -11,7 +11,7 @@ answer's end cuts are told as far as they came.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from service.errors import InvalidRequest
@@ -225,11 +225,15 @@ class CallReader:
 
     def arguments(self) -> Generator[None, None, None]:
         """A JSON object's text as it comes, up to its end."""
-        source, scan = self.source, ObjectScan()
+        yield from self._scanned(ObjectScan(), self.add)
+
+    def _scanned(self, scan: ObjectScan, sink: Callable[[str], object]) -> Generator[None, None, None]:
+        """Takes a value as it comes, up to its end or the text's."""
+        source = self.source
         while not scan.is_ended:
             size, text = scan.feed(source.held)
             source.take(size)
-            self.add(text)
+            sink(text)
             if not scan.is_ended:
                 if source.is_ended:
                     return
@@ -247,19 +251,12 @@ class CallReader:
 
     def _value(self) -> Generator[None, None, str]:
         """Takes a value: a string, what stands in brackets, or a word."""
-        source, parts = self.source, list[str]()
-        first = yield from source.peek()
+        parts = list[str]()
+        first = yield from self.source.peek()
         if first == '"':
             return (yield from self._string())
-        scan = ObjectScan(quotes="\"'" if self.form.body else '"', is_word=first not in "{[")
-        while not scan.is_ended:
-            size, text = scan.feed(source.held)
-            source.take(size)
-            parts.append(text)
-            if not scan.is_ended:
-                if source.is_ended:
-                    break
-                yield
+        quotes = "\"'" if self.form.body else '"'
+        yield from self._scanned(ObjectScan(quotes, is_word=first not in "{["), parts.append)
         return "".join(parts).strip()
 
 
