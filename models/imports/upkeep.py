@@ -12,6 +12,7 @@ from models.imports.hub import downloads
 from models.manifest import Manifest
 from models.repository.disk import durable, staging
 from models.repository.disk.blobs import Blobs
+from models.repository.disk.listing import matching, size_of
 from models.repository.repository import Repository
 from models.repository.store import pruning
 
@@ -55,8 +56,8 @@ def prune(repository: Repository) -> int:
     """Remove shared files, reports, profiles and engines' findings that belong to no version. Returns the bytes given
     back."""
     layout = repository.layout
-    reports = set(layout.reports.glob("*/*.json"))
-    profiles = set(layout.profiles.glob("*/*"))
+    reports = set(matching(layout.reports, "*/*.json"))
+    profiles = set(matching(layout.profiles, "*/*"))
     listed = layout.engine.iterdir() if layout.engine.is_dir() else ()
     findings = {path for path in listed if path.suffix != durable.TEMPORARY}  # an engine writes it now
     for name in repository.models():  # listed after the files, so that what a new version brings is not among them
@@ -65,11 +66,11 @@ def prune(repository: Repository) -> int:
             profiles.discard(layout.profiles_of(name, manifest.version))
             findings = {path for path in findings if not path.name.startswith(manifest.base_digest)}
     freed = 0
-    files = {path for directory in profiles for path in directory.rglob("*") if path.is_file()}
-    for path in reports | findings | files:
-        freed += path.stat().st_size
+    for path in reports | findings:
+        freed += size_of(path)
         path.unlink(missing_ok=True)
     for directory in profiles:
+        freed += sum(map(size_of, matching(directory, "**")))
         shutil.rmtree(directory, ignore_errors=True)
     return freed + Blobs(layout.blobs).prune()
 

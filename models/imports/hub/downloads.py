@@ -20,6 +20,7 @@ import msgspec
 from models.errors import Conflict
 from models.imports.hub.source import HubSource
 from models.repository.disk import durable
+from models.repository.disk.listing import matching, size_of
 
 DIRECTORY: Final = "downloads"
 PART: Final = ".part"
@@ -43,7 +44,7 @@ def clear(data_dir: Path) -> int:
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         try:
             with alone(path):
-                freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                freed += sum(map(size_of, matching(path, "**")))
                 shutil.rmtree(path, ignore_errors=True)
         except Conflict:
             continue

@@ -14,6 +14,7 @@ from typing import Protocol
 from models.repository.disk import durable, journal
 from models.repository.disk.journal import Entry, History
 from models.repository.disk.layout import Layout
+from models.repository.disk.listing import matching
 from models.repository.disk.remembered import Remembered
 
 
@@ -82,7 +83,7 @@ class FileRecords:
         journal.append(self._layout.journal(name), entry)
 
     def documents(self, kind: str) -> list[str]:
-        return sorted(f"{path.parent.name}/{path.stem}" for path in self._directory(kind).glob("*/*.json"))
+        return sorted(f"{path.parent.name}/{path.stem}" for path in matching(self._directory(kind), "*/*.json"))
 
     def document(self, kind: str, name: str) -> bytes | None:
         try:

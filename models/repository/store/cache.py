@@ -18,6 +18,7 @@ from models.manifest import File, Manifest
 from models.repository.disk import leases
 from models.repository.disk.blobs import Blobs
 from models.repository.disk.layout import Layout
+from models.repository.disk.listing import matching
 
 _WEIGHTS = ".safetensors"
 
@@ -38,8 +39,12 @@ class Cache:
 
     def size(self) -> int:
         """Returns the bytes of all weights; a file that several versions share counts once."""
-        found = (path.stat() for path in self.layout.models.glob(f"*/*/*{_WEIGHTS}") if path.is_file())
-        return sum({about.st_ino: about.st_size for about in found}.values())
+        sizes: dict[int, int] = {}
+        for path in matching(self.layout.models, f"*/*/*{_WEIGHTS}"):
+            with suppress(FileNotFoundError):  # another process makes room as well
+                about = path.stat()
+                sizes[about.st_ino] = about.st_size
+        return sum(sizes.values())
 
     def use(self, directory: Path) -> None:
         """Notes that a version is used now."""

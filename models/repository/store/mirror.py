@@ -21,6 +21,7 @@ from models.manifest import File, Manifest, ModelReference
 from models.repository.disk import bento_store, durable, leases, staging
 from models.repository.disk.blobs import Blobs
 from models.repository.disk.layout import Layout
+from models.repository.disk.listing import matching
 from models.repository.store.cache import Cache, weights_of
 from models.repository.store.fetching import fetch
 from models.repository.store.shared_store import Listing, SharedStore, Version, blob
@@ -224,4 +225,5 @@ class Mirror:
 
 def _versions_in(layout: Layout) -> list[Version]:
     """Returns the versions that have a directory with a manifest."""
-    return [(path.parent.parent.name, path.parent.name) for path in layout.models.glob(f"*/*/{staging.MANIFEST}")]
+    manifests = matching(layout.models, f"*/*/{staging.MANIFEST}")
+    return [(path.parent.parent.name, path.parent.name) for path in manifests]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -21,6 +21,7 @@ from models.manifest import Manifest, ModelReference
 from models.repository.disk import durable
 from models.repository.disk.journal import timestamp
 from models.repository.disk.layout import Layout
+from models.repository.disk.listing import matching
 from service.errors import NotFound
 from service.observability.profiles.trace import Operator
 from service.observability.profiles.worker import TRACE
@@ -80,13 +81,13 @@ class ProfileFiles:
         self.drop_pieces()
         durable.make_directory(self.directory(profile))
         self.put(profile)
-        kept = self._read(self.directory(profile).parent.glob(f"*/{_FILE}"))
+        kept = self._read(matching(self.directory(profile).parent, f"*/{_FILE}"))
         for old in _newest_first(kept)[MOST_KEPT:]:
             shutil.rmtree(self.directory(old), ignore_errors=True)
 
     def drop_pieces(self) -> None:
         """Removes what a profile left that did not come to its end."""
-        for path in self._layout.profiles.glob("*/*/*/piece-*"):
+        for path in matching(self._layout.profiles, "*/*/*/piece-*"):
             path.unlink(missing_ok=True)
 
     def put(self, profile: Profile) -> None:
@@ -95,12 +96,12 @@ class ProfileFiles:
 
     def all(self) -> list[Profile]:
         """Returns the profiles of all versions, newest first; skips a file that is no profile."""
-        return _newest_first(self._read(self._layout.profiles.glob(f"*/*/*/{_FILE}")))
+        return _newest_first(self._read(matching(self._layout.profiles, f"*/*/*/{_FILE}")))
 
     def get(self, id: str) -> Profile:
         """Returns a profile. Raises NotFound."""
-        paths = self._layout.profiles.glob(f"*/*/{id}/{_FILE}") if _ID.fullmatch(id) else ()
-        found = next(self._read(iter(paths)), None)
+        paths = matching(self._layout.profiles, f"*/*/{id}/{_FILE}") if _ID.fullmatch(id) else ()
+        found = next(self._read(paths), None)
         if found is None:
             raise NotFound(f"There is no profile {id[:80]!r}; GET /v1/profiles lists what there is", param="id")
         return found
@@ -110,7 +111,7 @@ class ProfileFiles:
         return self.directory(profile) / TRACE
 
     @staticmethod
-    def _read(paths: Iterator[Path]) -> Iterator[Profile]:
+    def _read(paths: Iterable[Path]) -> Iterator[Profile]:
         for path in paths:
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=Profile)
