@@ -250,8 +250,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """All fields, the digest and a checksum over everything before it, indented, ending with a newline."""
-        told = {**asdict(self), "digest": self.digest}
-        return json.dumps({**told, "checksum": _sha256_of(told)}, indent=2, ensure_ascii=False) + "\n"
+        content = {**asdict(self), "digest": self.digest}
+        return json.dumps({**content, "checksum": _sha256_of(content)}, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -264,7 +264,7 @@ class Manifest:
         if not isinstance(raw, dict):
             raise Corrupt("manifest must be an object")
         checksum = raw.pop("checksum", None)
-        told = dict(raw)
+        content = dict(raw)
         raw.setdefault("layers", [])
         if checksum is None:
             raw.setdefault("description", "")
@@ -273,14 +273,14 @@ class Manifest:
         manifest = cls(**_typed(values, cls, _MANIFEST_SPECIAL, "manifest"))  # type: ignore[arg-type]
         if digest != manifest.digest:
             raise Corrupt("manifest.digest does not match the facts in the manifest")
-        if checksum is not None and checksum != _sha256_of(told):
+        if checksum is not None and checksum != _sha256_of(content):
             raise Corrupt("manifest.checksum does not match the manifest")
         return manifest
 
 
-def _sha256_of(told: Mapping[str, object]) -> str:
+def _sha256_of(content: Mapping[str, object]) -> str:
     """sha256 (64 hex) over canonical JSON."""
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

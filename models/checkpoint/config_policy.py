@@ -64,8 +64,8 @@ class Accepted:
 
 def is_packed(config: Mapping[str, object]) -> bool:
     """Whether the content of a `config.json` is of a checkpoint whose packed weights are read."""
-    told = config.get(PACKING)
-    return isinstance(told, dict) and told.get("quant_method") in _READ
+    quantization = config.get(PACKING)
+    return isinstance(quantization, dict) and quantization.get("quant_method") in _READ
 
 
 def read_json(path: Path) -> dict[str, object]:

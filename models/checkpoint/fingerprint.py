@@ -20,8 +20,8 @@ def fingerprint(source: Path) -> str:
     digest = hashlib.sha256(str(source).encode(errors="surrogateescape"))
     for path in [*sorted(source.iterdir()), source / POOLING_CONFIG] if source.is_dir() else parts_of(source):
         if path.is_file():
-            told = path.stat()
+            status = path.stat()
             name = str(path.relative_to(source)) if source in path.parents else path.name
-            facts = (name, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino)
+            facts = (name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
             digest.update(repr(facts).encode(errors="surrogateescape"))
     return digest.hexdigest()[:_DIGITS]

@@ -73,23 +73,23 @@ NO_DEFAULTS: Final = GenerationDefaults()
 def of_version(directory: Path) -> GenerationDefaults:
     """Returns a version's defaults, whenever it was published. Raises OSError or ValueError for an unreadable file."""
     path = directory / GENERATION
-    told = json.loads(path.read_bytes()) if path.exists() else {}
-    return of_json(told) if isinstance(told, dict) else NO_DEFAULTS
+    content = json.loads(path.read_bytes()) if path.exists() else {}
+    return of_json(content) if isinstance(content, dict) else NO_DEFAULTS
 
 
-def of_json(told: Mapping[str, Any]) -> GenerationDefaults:
+def of_json(content: Mapping[str, Any]) -> GenerationDefaults:
     """Returns the defaults in the content of a `generation_config.json`. With `do_sample` false what shapes chance has
     no meaning, as in transformers. The first token of a decoder behind an encoder is `decoder_start`'s."""
-    is_greedy = told.get("do_sample") is False
-    values = {name: told[name] for name in BOUNDS if told.get(name) is not None}
+    is_greedy = content.get("do_sample") is False
+    values = {name: content[name] for name in BOUNDS if content.get(name) is not None}
     usable = {name: _number(name, value) for name, value in values.items() if _is_usable(name, value)}
     sampling = {name: value for name, value in usable.items() if not is_greedy or name in PENALTIES}
-    suppressed = told.get("suppress_tokens")
+    suppressed = content.get("suppress_tokens")
     is_list = isinstance(suppressed, list) and len(suppressed) <= MOST_SUPPRESSED and all(map(_is_id, suppressed))
     unused = [f"{name} {repr(value)[:40]}" for name, value in values.items() if name not in usable]
     unused += ["suppress_tokens"] if suppressed and not is_list else []
     return GenerationDefaults(
-        sampling, is_greedy, tuple(suppressed or ()) if is_list else (), (*unused, *_unused(told))
+        sampling, is_greedy, tuple(suppressed or ()) if is_list else (), (*unused, *_unused(content))
     )
 
 
@@ -110,9 +110,9 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _unused(told: Mapping[str, Any]) -> Iterator[str]:
-    acts = {"forced_bos_token_id"} if "decoder_start_token_id" in told else set()
+def _unused(content: Mapping[str, Any]) -> Iterator[str]:
+    acts = {"forced_bos_token_id"} if "decoder_start_token_id" in content else set()
     for name, neutral in UNUSED.items():
-        value = told.get(name)
+        value = content.get(name)
         if value is not None and value not in neutral and name not in acts:
             yield name

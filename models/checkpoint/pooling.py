@@ -54,10 +54,10 @@ def of_version(directory: Path) -> VersionPooling:
     path = directory / POOLING
     if not path.exists():
         return DEFAULT
-    told = json.loads(path.read_bytes())
-    if not isinstance(told, dict) or told.keys() != asdict(DEFAULT).keys():
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict) or content.keys() != asdict(DEFAULT).keys():
         raise ValueError(f"{POOLING} holds no pooling; import the version again")
-    return VersionPooling(**told)
+    return VersionPooling(**content)
 
 
 def as_text(pooling: VersionPooling) -> str:
@@ -67,13 +67,13 @@ def as_text(pooling: VersionPooling) -> str:
 def of_files(modules: bytes, config: bytes | None) -> VersionPooling:
     """Returns what the contents of the two files say; `config` None is a missing file. It refuses parts and kinds that
     nothing here computes, because their vectors would be others than the author's."""
-    listed, told = _json(modules), _json(config or b"{}")
-    if not isinstance(listed, list) or not isinstance(told, dict):
+    listed, settings = _json(modules), _json(config or b"{}")
+    if not isinstance(listed, list) or not isinstance(settings, dict):
         return VersionPooling(refusal=f"its {MODULES} or {POOLING_CONFIG} could not be read")
     parts = {str(each.get("type", "")).rpartition(".")[2] for each in listed if isinstance(each, dict)}
     if others := sorted(parts - COMPUTED):
         return VersionPooling(refusal=f"its {MODULES} names {', '.join(others)[:80]}, which nothing computes here")
-    kinds = _kinds(told)
+    kinds = _kinds(settings)
     if len(kinds) != 1 or not kinds <= set(KINDS):
         return VersionPooling(refusal=f"its {POOLING_CONFIG} sets no pooling of {', '.join(KINDS)}, or several")
     return VersionPooling(kinds.pop(), "Normalize" in parts)

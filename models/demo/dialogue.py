@@ -27,13 +27,13 @@ GUESTS: dict[Lang, str] = {"en": "Customer", "ko": "고객"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The assistant message at `index` gives or repeats `fact`. `told` is False if the window lacks the fact."""
+class FactAnswer:
+    """The assistant message at `index` gives or repeats `fact`. `in_window` is False if the window lacks the fact."""
 
     index: int
     fact: Fact
     distance: int
-    told: bool = True
+    in_window: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Dialogue:
 
     messages: tuple[Message, ...]
     documents: tuple[dict[str, str], ...]
-    asked: tuple[Asked, ...]
+    answers: tuple[FactAnswer, ...]
     values: frozenset[str]
 
 
@@ -55,7 +55,7 @@ class Builder:
     speech: Speech
     messages: list[Message] = field(default_factory=list)
     documents: list[dict[str, str]] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    answers: list[FactAnswer] = field(default_factory=list)
     facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
     told_at: dict[tuple[str, str], int] = field(default_factory=dict)
     fresh: set[tuple[str, str]] = field(default_factory=set)
@@ -104,7 +104,7 @@ class Builder:
     def tell(self, facts: list[Fact], lang: Lang, correction: bool = False, echo: bool = False) -> None:
         """One user message that tells `facts`, and the acknowledgement (with `echo`, it repeats the last value)."""
         if echo:
-            self.asked.append(Asked(len(self.messages) + 1, facts[-1], 0))
+            self.answers.append(FactAnswer(len(self.messages) + 1, facts[-1], 0))
         if correction:
             said = [self.speech.correct(fact, lang) for fact in facts]
         else:
@@ -117,10 +117,10 @@ class Builder:
         fillers = FILLERS[lang]
         return fillers.echo.replace("{v}", facts[-1].value) if echo else pick(self.rng, fillers.acks)
 
-    def ask(self, facts: list[Fact], lang: Lang, as_json: bool = False, told: bool = True) -> None:
+    def ask(self, facts: list[Fact], lang: Lang, as_json: bool = False, in_window: bool = True) -> None:
         """One user message that asks for `facts` (one if `as_json`), and the right answer.
 
-        With `told` False, none of them is in the window, and that is the answer.
+        With `in_window` False, none of them is in the window, and that is the answer.
         """
         questions = [self.speech.ask(fact, lang) for fact in facts]
         if as_json:
@@ -128,9 +128,9 @@ class Builder:
         for fact in facts:
             place = (fact.kind, fact.key)
             distance = self.turn - self.told_at.get(place, self.turn)
-            self.asked.append(Asked(len(self.messages) + 1, fact, distance, told))
+            self.answers.append(FactAnswer(len(self.messages) + 1, fact, distance, in_window))
             self.fresh.discard(place)
-        if not told:
+        if not in_window:
             reply = unknown(facts[0].kind, lang)
         else:
             reply = json_answer(facts[0]) if as_json else " ".join(answer(fact, lang) for fact in facts)
@@ -147,7 +147,7 @@ class Builder:
         self.turn += 1
 
     def finish(self) -> Dialogue:
-        return Dialogue(tuple(self.messages), tuple(self.documents), tuple(self.asked), frozenset(self.values))
+        return Dialogue(tuple(self.messages), tuple(self.documents), tuple(self.answers), frozenset(self.values))
 
 
 def _bare(known: str) -> str:

@@ -134,7 +134,7 @@ class _Author:
         """Ask for a fact that the window does not hold."""
         kinds = [kind for kind in KINDS if (kind, "") not in self.build.facts]
         lang = self.lang()
-        self.build.ask([self.build.new_fact(self.rng.choice(kinds), lang)], lang, told=False)
+        self.build.ask([self.build.new_fact(self.rng.choice(kinds), lang)], lang, in_window=False)
 
     def chat(self) -> None:
         self.build.chat(self.lang())

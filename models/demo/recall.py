@@ -26,7 +26,7 @@ LANGUAGES: tuple[Lang, Lang] = ("en", "ko")
 class RecallCase:
     """Messages that end with a question, the one right value, the wrong ones of the window, and the cell it counts in.
 
-    `told` is False where the window does not hold the fact: then `expected` should not be found.
+    `in_window` is False where the window does not hold the fact: then `expected` should not be found.
     """
 
     messages: tuple[Message, ...]
@@ -37,21 +37,21 @@ class RecallCase:
     wording: Split
     lang: Lang
     kind: str
-    told: bool = True
+    in_window: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell of the table: answers that are right among those asked."""
+    """One cell of the table: right answers among its questions."""
 
     cell: str
     wording: Split
     right: int
-    asked: int
+    questions: int
 
     @property
     def share(self) -> float:
-        return self.right / self.asked
+        return self.right / self.questions
 
 
 Answer: TypeAlias = Callable[[Sequence[RecallCase]], list[str]]
@@ -93,10 +93,10 @@ def holds(text: str, value: str) -> bool:
     return re.search(rf"(?<![0-9A-Za-z가-힣]){re.escape(value)}(?![0-9A-Za-z])", text) is not None
 
 
-def table(asked: Sequence[RecallCase], answer: Answer) -> list[Row]:
-    """Ask all cases of `answer`, which returns one text per case in order, and count by cell and wording."""
+def table(questions: Sequence[RecallCase], answer: Answer) -> list[Row]:
+    """Ask all `questions` of `answer`, which returns one text per case in order, and count by cell and wording."""
     counts: dict[tuple[str, Split], list[bool]] = {}
-    for case, text in zip(asked, answer(asked), strict=True):
+    for case, text in zip(questions, answer(questions), strict=True):
         counts.setdefault((case.cell, case.wording), []).append(is_right(case, text))
     return [Row(cell, wording, sum(hits), len(hits)) for (cell, wording), hits in counts.items()]
 
@@ -105,7 +105,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """The rows as a table, one line a cell, trained and unseen wording side by side."""
     lines = ["| cell | trained wording | unseen wording |", "|---|---|---|"]
     for cell in dict.fromkeys(row.cell for row in rows):
-        shares = {row.wording: f"{row.share:.1%} ({row.right}/{row.asked})" for row in rows if row.cell == cell}
+        shares = {row.wording: f"{row.share:.1%} ({row.right}/{row.questions})" for row in rows if row.cell == cell}
         lines.append(f"| {cell} | {shares.get('train', '')} | {shares.get('test', '')} |")
     return "\n".join(lines)
 
@@ -151,9 +151,9 @@ def _case(
     scene.build.ask([target], ask_lang, as_json=as_json)
     made: Dialogue = scene.build.finish()
     others = tuple(sorted(made.values - {target.value}))
-    told = not cell.startswith(UNTOLD)
+    in_window = not cell.startswith(UNTOLD)
     return RecallCase(
-        made.messages[:-1], made.documents, target.value, others, cell, wording, ask_lang, target.kind, told
+        made.messages[:-1], made.documents, target.value, others, cell, wording, ask_lang, target.kind, in_window
     )
 
 
@@ -165,9 +165,12 @@ def _distance(turns: int) -> Scenario:
         kind = scene.rng.choice(GUEST_KINDS)
         scene.noise(scene.rng.randint(0, 2), kind)
         target = scene.build.new_fact(kind, scene.lang)
-        told = [target, *scene.facts([other for other in GUEST_KINDS if other != kind], scene.rng.choice((0, 0, 1, 2)))]
-        scene.rng.shuffle(told)
-        scene.build.tell(told, scene.lang)
+        facts = [
+            target,
+            *scene.facts([other for other in GUEST_KINDS if other != kind], scene.rng.choice((0, 0, 1, 2))),
+        ]
+        scene.rng.shuffle(facts)
+        scene.build.tell(facts, scene.lang)
         scene.noise(turns - 1, kind)
         return target, scene.lang, False
 

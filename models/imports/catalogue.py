@@ -58,8 +58,8 @@ class Entry:
 @cache
 def entries() -> dict[str, Entry]:
     """Returns the entries by name, in the file's order."""
-    told = msgspec.toml.decode(FILE.read_bytes(), type=dict[str, _Told])
-    return {name: each.entry(name) for name, each in told.items()}
+    tables = msgspec.toml.decode(FILE.read_bytes(), type=dict[str, _Table])
+    return {name: each.entry(name) for name, each in tables.items()}
 
 
 def first() -> Entry:
@@ -73,7 +73,7 @@ def wheel_of(requirement: str) -> Wheel | None:
     return next((wheel for wheel in wheels if wheel.requirement == requirement), None)
 
 
-class _Told(msgspec.Struct, forbid_unknown_fields=True):
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
     """An entry as the file has it."""
 
     about: str

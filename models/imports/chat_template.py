@@ -39,19 +39,19 @@ def require_compiles(directory: Path) -> None:
 
 def _templates(directory: Path) -> list[tuple[str, str]]:
     """Returns the templates by their files. Of several in one file, `default` is the one that is served."""
-    found: list[tuple[str, str]] = []
+    templates: list[tuple[str, str]] = []
     for name in _FILES:
         path = directory / name
         if not path.is_file():
             continue
-        told: Any = _text(path) if path.suffix == ".jinja" else read_json(path).get("chat_template")
-        if isinstance(told, list):
-            told = {each.get("name"): each.get("template") for each in told if isinstance(each, dict)}
-        if isinstance(told, dict):
-            told = told.get("default")
-        if isinstance(told, str):
-            found.append((name, told))
-    return found
+        template: Any = _text(path) if path.suffix == ".jinja" else read_json(path).get("chat_template")
+        if isinstance(template, list):
+            template = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        if isinstance(template, dict):
+            template = template.get("default")
+        if isinstance(template, str):
+            templates.append((name, template))
+    return templates
 
 
 def _text(path: Path) -> str:

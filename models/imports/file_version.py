@@ -92,16 +92,16 @@ def _planned(
 ) -> dict[str, _Planned]:
     """Returns what to write by name: each linear layer in its blocks, all else as it is in `directory`."""
     heads = {embedding: head for head, embedding in model.tied.items()}
-    found: dict[str, _Planned] = {}
+    plan: dict[str, _Planned] = {}
     for file in sorted(directory.glob("*.safetensors")):
         for tensor in read_header(file):
             name = model.canonical(tensor.name)
             layer, weight = heads.get(name, name), blocks.get(name.removesuffix(".weight"))
             if layer not in model.coded or weight is None:
-                found[tensor.name] = _Planned(tensor, file, None)
+                plan[tensor.name] = _Planned(tensor, file, None)
                 continue
             if tuple(weight.shape) != tensor.shape:
                 raise Conflict(f"{tensor.name} of {reference} is not of the shape that the GGUF file has")
             stored = stored_name(layer.removesuffix(".weight"), weight.type)
-            found[stored] = _Planned(Tensor(stored, "U8", tuple(weight.data.shape)), file, weight)
-    return found
+            plan[stored] = _Planned(Tensor(stored, "U8", tuple(weight.data.shape)), file, weight)
+    return plan

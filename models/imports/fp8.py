@@ -28,13 +28,13 @@ UNUSED: Final = (".input_scale", ".output_scale", ".q_scale", ".k_scale", ".v_sc
 _BLOCK: Final = (128, 128)
 
 
-def block_of(told: Mapping[str, Any]) -> tuple[int, int]:
+def block_of(quantization: Mapping[str, Any]) -> tuple[int, int]:
     """Returns the outputs and inputs of a block, as `quantization_config` says. Raises InvalidSource for another form
     than FP8."""
-    method, groups = told["quant_method"], told.get("config_groups") or {}
-    found = told.get("weight_block_size")
-    if method == "modelopt" and told.get("quant_algo") != "FP8":
-        raise InvalidSource(f"quantization_config: modelopt's {told.get('quant_algo')!r} is not read; FP8 is")
+    method, groups = quantization["quant_method"], quantization.get("config_groups") or {}
+    block = quantization.get("weight_block_size")
+    if method == "modelopt" and quantization.get("quant_algo") != "FP8":
+        raise InvalidSource(f"quantization_config: modelopt's {quantization.get('quant_algo')!r} is not read; FP8 is")
     if method == "compressed-tensors":
         of_groups = groups.values() if isinstance(groups, dict) else ()
         weights = [
@@ -42,15 +42,15 @@ def block_of(told: Mapping[str, Any]) -> tuple[int, int]:
         ]
         if {f"{each.get('type')} {each.get('num_bits')}" for each in weights} != {"float 8"}:
             raise InvalidSource(
-                f"quantization_config: compressed-tensors of the format {str(told.get('format'))[:40]!r} is not read; "
-                "8-bit floating weights are: import the unquantized checkpoint, then quantize it here"
+                f"quantization_config: compressed-tensors of the format {str(quantization.get('format'))[:40]!r} is "
+                "not read; 8-bit floating weights are: import the unquantized checkpoint, then quantize it here"
             )
-        found = next((each["block_structure"] for each in weights if each.get("block_structure")), None)
-    if found is None:
+        block = next((each["block_structure"] for each in weights if each.get("block_structure")), None)
+    if block is None:
         return _BLOCK
-    if not isinstance(found, list) or len(found) != 2 or not all(type(size) is int and size > 0 for size in found):
-        raise InvalidSource(f"quantization_config: blocks of {str(found)[:40]} are none: two sizes are expected")
-    return found[0], found[1]
+    if not isinstance(block, list) or len(block) != 2 or not all(type(size) is int and size > 0 for size in block):
+        raise InvalidSource(f"quantization_config: blocks of {str(block)[:40]} are none: two sizes are expected")
+    return block[0], block[1]
 
 
 class Scaled:

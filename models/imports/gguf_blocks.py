@@ -45,13 +45,13 @@ def block_weights(path: Path, config: Mapping[str, Any]) -> dict[str, BlockWeigh
     Raises InvalidSource for a scale that is no number."""
     model = gguf_head.read(path)
     undo = unpermuted(config) if model.values["general.architecture"] == "llama" else {}
-    found: dict[str, BlockWeight] = {}
+    weights: dict[str, BlockWeight] = {}
     for name, source in named_weights(model.tensors, config).items():
         if isinstance(source, Source) and source.tensor.type.name in TYPES:
             weight, module = _blocks(source), name.removesuffix(".weight")
             restore = undo.get(module.rpartition(".")[2])
-            found[module] = type(weight)(restore(weight.data), weight.type) if restore else weight
-    return found
+            weights[module] = type(weight)(restore(weight.data), weight.type) if restore else weight
+    return weights
 
 
 def _blocks(source: Source) -> BlockWeight:

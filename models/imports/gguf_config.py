@@ -117,142 +117,142 @@ class Metadata:
                 )
 
 
-def config_json(told: Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, Any]:
+def config_json(metadata: Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, Any]:
     """Returns the content of config.json. Raises InvalidSource for what is missing, damaged or not known."""
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
-    if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
-        raise InvalidSource(f"the file says {told.size('block_count'):,} blocks and has tensors of {blocks:,}")
-    if told.own("attention.causal", True) is not True:
+    if metadata.size("block_count") != blocks:  # before a model of a damaged number of layers is built
+        raise InvalidSource(f"the file says {metadata.size('block_count'):,} blocks and has tensors of {blocks:,}")
+    if metadata.own("attention.causal", True) is not True:
         raise InvalidSource("the file's attention also looks ahead: it generates no text")
-    heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
+    heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
     config: dict[str, Any] = {
-        "model_type": told.architecture,
-        "architectures": [ARCHITECTURES[told.architecture]],
+        "model_type": metadata.architecture,
+        "architectures": [ARCHITECTURES[metadata.architecture]],
         "hidden_size": hidden,
-        "intermediate_size": told.size("feed_forward_length"),
+        "intermediate_size": metadata.size("feed_forward_length"),
         "num_hidden_layers": blocks,
         "num_attention_heads": heads,
-        "num_key_value_heads": told.size("attention.head_count_kv", heads),
-        "head_dim": told.size("attention.key_length", hidden // heads),
-        "max_position_embeddings": told.size("context_length"),
-        "rms_norm_eps": _decimal(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
-        "rope_theta": _decimal(told.own("rope.freq_base", 10000.0)),
+        "num_key_value_heads": metadata.size("attention.head_count_kv", heads),
+        "head_dim": metadata.size("attention.key_length", hidden // heads),
+        "max_position_embeddings": metadata.size("context_length"),
+        "rms_norm_eps": _decimal(metadata.own("attention.layer_norm_rms_epsilon", 1e-6)),
+        "rope_theta": _decimal(metadata.own("rope.freq_base", 10000.0)),
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in tensors,
-        "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
-        "pad_token_id": told.values.get("tokenizer.ggml.padding_token_id"),
+        "bos_token_id": metadata.values.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": metadata.values.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": metadata.values.get("tokenizer.ggml.padding_token_id"),
     }
-    scaling = _rope_scaling(told, tensors.get(ROTARY_FACTORS), config)
+    scaling = _rope_scaling(metadata, tensors.get(ROTARY_FACTORS), config)
     config |= {"rope_scaling": scaling} if scaling else {}
     for key in ("attention.value_length", "rope.dimension_count"):
-        if told.size(key, config["head_dim"]) != config["head_dim"]:
+        if metadata.size(key, config["head_dim"]) != config["head_dim"]:
             raise InvalidSource(
-                f"the file's {told.architecture}.{key} is {told.own(key)}, and its heads have {config['head_dim']} "
-                "numbers: such a model is not read from GGUF"
+                f"the file's {metadata.architecture}.{key} is {metadata.own(key)}, and its heads have "
+                f"{config['head_dim']} numbers: such a model is not read from GGUF"
             )
-    config |= _OF_FAMILY.get(told.architecture, _plain)(told, tensors, config)
-    told.refuse_unread()
+    config |= _OF_FAMILY.get(metadata.architecture, _plain)(metadata, tensors, config)
+    metadata.refuse_unread()
     refuse_unusable({key: value for key, value in config.items() if key.endswith("experts")})
     return config
 
 
-def generation_json(told: Metadata) -> dict[str, Any]:
+def generation_json(metadata: Metadata) -> dict[str, Any]:
     """Returns the content of generation_config.json: how the file wants tokens chosen; empty where it does not say."""
-    found = {name: told.values.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
+    defaults = {name: metadata.values.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
     return {
         name: _decimal(value) if isinstance(value, float) else value
-        for name, value in found.items()
+        for name, value in defaults.items()
         if value is not None
     }
 
 
-def _plain(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
-    if told.own("expert_count"):
-        return {"hidden_act": "silu"} | _experts(told)
+def _plain(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    if metadata.own("expert_count"):
+        return {"hidden_act": "silu"} | _experts(metadata)
     return {"hidden_act": "silu"}
 
 
-def _llama(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
-    own = _plain(told, tensors, config)
-    if window := told.own("attention.sliding_window"):
+def _llama(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    own = _plain(metadata, tensors, config)
+    if window := metadata.own("attention.sliding_window"):
         own = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window} | own
-    return own if told.own("expert_count") else own | {"attention_bias": "blk.0.attn_q.bias" in tensors}
+    return own if metadata.own("expert_count") else own | {"attention_bias": "blk.0.attn_q.bias" in tensors}
 
 
-def _experts(told: Metadata) -> dict[str, Any]:
+def _experts(metadata: Metadata) -> dict[str, Any]:
     """Returns what config.json says of a mixture of experts. Raises InvalidSource for an architecture whose mixtures
     are not served."""
-    active, width = told.size("expert_used_count"), told.own("expert_feed_forward_length")
-    if told.architecture == "qwen3moe":
+    active, width = metadata.size("expert_used_count"), metadata.own("expert_feed_forward_length")
+    if metadata.architecture == "qwen3moe":
         return {
             "model_type": "qwen3_moe",
-            "num_experts": told.size("expert_count"),
+            "num_experts": metadata.size("expert_count"),
             "num_experts_per_tok": active,
-            "moe_intermediate_size": told.size("expert_feed_forward_length"),
+            "moe_intermediate_size": metadata.size("expert_feed_forward_length"),
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
         }
-    if told.architecture == "llama" and width is None:
+    if metadata.architecture == "llama" and width is None:
         return {
             "model_type": "mixtral",
             "architectures": ["MixtralForCausalLM"],
-            "num_local_experts": told.size("expert_count"),
+            "num_local_experts": metadata.size("expert_count"),
             "num_experts_per_tok": active,
         }
     raise InvalidSource("the file is a mixture of experts of another kind than Qwen3-MoE's and Mixtral's")
 
 
-def _gemma(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     return {"hidden_act": "gelu_pytorch_tanh"}
 
 
-def _gemma2(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
-    _require_one_theta(told)
+def _gemma2(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    _require_one_theta(metadata)
     return {
         "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": _query_scalar(told, config),
-        "attn_logit_softcapping": told.number("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": told.number("final_logit_softcapping", 30.0),
-        "sliding_window": told.size("attention.sliding_window", 4096),
-        "layer_types": _layer_types(told, config, 2),
+        "query_pre_attn_scalar": _query_scalar(metadata, config),
+        "attn_logit_softcapping": metadata.number("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": metadata.number("final_logit_softcapping", 30.0),
+        "sliding_window": metadata.size("attention.sliding_window", 4096),
+        "layer_types": _layer_types(metadata, config, 2),
     }
 
 
-def _gemma3(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers with a window have rotary positions of their own, never scaled. A file without a window is of a model
     whose layers all look back to the start."""
-    window, capping = told.own("attention.sliding_window", 0), told.own("final_logit_softcapping")
+    window, capping = metadata.own("attention.sliding_window", 0), metadata.own("final_logit_softcapping")
     return {
         "model_type": "gemma3_text",
         "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": _query_scalar(told, config),
-        "final_logit_softcapping": None if capping is None else told.number("final_logit_softcapping"),
-        "rope_theta": told.number("rope.freq_base"),
-        "rope_local_base_freq": told.number("rope.freq_base_swa", 10000.0),
-        "sliding_window": told.size("attention.sliding_window") if window else config["max_position_embeddings"],
-        "layer_types": _layer_types(told, config, 6 if window else 1),
+        "query_pre_attn_scalar": _query_scalar(metadata, config),
+        "final_logit_softcapping": None if capping is None else metadata.number("final_logit_softcapping"),
+        "rope_theta": metadata.number("rope.freq_base"),
+        "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10000.0),
+        "sliding_window": metadata.size("attention.sliding_window") if window else config["max_position_embeddings"],
+        "layer_types": _layer_types(metadata, config, 6 if window else 1),
     }
 
 
-def _gpt_oss(told: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt_oss(metadata: Metadata, tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """The clamped activation's two numbers are in no file; llama.cpp and the library have the same."""
-    _require_one_theta(told)
-    if told.own("expert_gating_func", _SOFTMAX_OF_CHOSEN) != _SOFTMAX_OF_CHOSEN:
+    _require_one_theta(metadata)
+    if metadata.own("expert_gating_func", _SOFTMAX_OF_CHOSEN) != _SOFTMAX_OF_CHOSEN:
         raise InvalidSource("the file's experts are chosen in another way than gpt-oss's")
     scaling = config.get("rope_scaling") or {"rope_type": "default"}  # where none is said, the library takes YaRN
     return {
         "model_type": "gpt_oss",
         "hidden_act": "silu",
-        "intermediate_size": told.size("expert_feed_forward_length"),
-        "num_local_experts": told.size("expert_count"),
-        "num_experts_per_tok": told.size("expert_used_count"),
+        "intermediate_size": metadata.size("expert_feed_forward_length"),
+        "num_local_experts": metadata.size("expert_count"),
+        "num_experts_per_tok": metadata.size("expert_used_count"),
         "attention_bias": True,
-        "rope_theta": told.number("rope.freq_base"),
+        "rope_theta": metadata.number("rope.freq_base"),
         "rope_scaling": scaling | ({"truncate": False} if scaling["rope_type"] == "yarn" else {}),
-        "sliding_window": told.size("attention.sliding_window"),
-        "layer_types": _layer_types(told, config, 2),
+        "sliding_window": metadata.size("attention.sliding_window"),
+        "layer_types": _layer_types(metadata, config, 2),
     }
 
 
@@ -265,41 +265,43 @@ _OF_FAMILY: Final[Mapping[str, Callable[[Metadata, Mapping[str, GgufTensor], Map
 }
 
 
-def _require_one_theta(told: Metadata) -> None:
+def _require_one_theta(metadata: Metadata) -> None:
     """Raises InvalidSource for layers with a window that have rotary positions of their own, which this model has no
     place for."""
-    base = told.own("rope.freq_base", 10000.0)
-    if (own := told.own("rope.freq_base_swa", base)) != base:
+    base = metadata.own("rope.freq_base", 10000.0)
+    if (own := metadata.own("rope.freq_base_swa", base)) != base:
         raise InvalidSource(f"the file has rotary positions of base {own} in layers with a window and {base} in others")
 
 
-def _layer_types(told: Metadata, config: Mapping[str, Any], period: int) -> list[str]:
+def _layer_types(metadata: Metadata, config: Mapping[str, Any], period: int) -> list[str]:
     """Returns what each layer looks at: of `period` layers all but the last have a window, unless the file says another
     period or each layer's own. Raises InvalidSource for a pattern of another length."""
     key, layers = "attention.sliding_window_pattern", int(config["num_hidden_layers"])
-    pattern = told.own(key, period)
+    pattern = metadata.own(key, period)
     if isinstance(pattern, list):
         if len(pattern) != layers:
-            raise InvalidSource(f"the file's {told.architecture}.{key} is for {len(pattern):,} of {layers:,} layers")
+            raise InvalidSource(
+                f"the file's {metadata.architecture}.{key} is for {len(pattern):,} of {layers:,} layers"
+            )
         windows = [bool(each) for each in pattern]
     else:
-        period = told.size(key, period)
+        period = metadata.size(key, period)
         windows = [layer % period < period - 1 for layer in range(layers)]
     return ["sliding_attention" if window else "full_attention" for window in windows]
 
 
-def _query_scalar(told: Metadata, config: Mapping[str, Any]) -> int:
+def _query_scalar(metadata: Metadata, config: Mapping[str, Any]) -> int:
     """Returns the number by whose root queries are divided. No file has it: llama.cpp goes by the published numbers of
     layers. Raises InvalidSource for other models of that architecture, unless both rules say the same."""
     by_head, by_hidden_size = int(config["head_dim"]), config["hidden_size"] // config["num_attention_heads"]
     layers = config["num_hidden_layers"]
-    if layers == _QUERIES_BY_HIDDEN_SIZE[told.architecture]:
+    if layers == _QUERIES_BY_HIDDEN_SIZE[metadata.architecture]:
         return int(by_hidden_size)
-    if layers in _PUBLISHED_LAYERS[told.architecture] or by_head == by_hidden_size:
+    if layers in _PUBLISHED_LAYERS[metadata.architecture] or by_head == by_hidden_size:
         return by_head
     raise InvalidSource(
-        f"the file does not say how its queries are scaled, which is known of {told.architecture} with "
-        f"{', '.join(map(str, _PUBLISHED_LAYERS[told.architecture]))} layers; this one has {layers}: import the "
+        f"the file does not say how its queries are scaled, which is known of {metadata.architecture} with "
+        f"{', '.join(map(str, _PUBLISHED_LAYERS[metadata.architecture]))} layers; this one has {layers}: import the "
         "safetensors checkpoint that it was made of"
     )
 
@@ -309,13 +311,15 @@ def _decimal(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _rope_scaling(told: Metadata, factors: GgufTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rope_scaling(metadata: Metadata, factors: GgufTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
     for key, without in _UNKNOWN_SCALINGS.items():
-        if told.own(key, without) != without:
-            raise InvalidSource(f"the file scales positions by {told.architecture}.{key}, which is not read from GGUF")
-    kind, old = told.own("rope.scaling.type", "linear"), told.own("rope.scale_linear")
-    factor = told.own("rope.scaling.factor", old)
+        if metadata.own(key, without) != without:
+            raise InvalidSource(
+                f"the file scales positions by {metadata.architecture}.{key}, which is not read from GGUF"
+            )
+    kind, old = metadata.own("rope.scaling.type", "linear"), metadata.own("rope.scale_linear")
+    factor = metadata.own("rope.scaling.factor", old)
     scales = kind != "none" and factor not in (None, 0, 1)
     if factors is not None and scales:
         raise InvalidSource(
@@ -328,9 +332,11 @@ def _rope_scaling(told: Metadata, factors: GgufTensor | None, config: Mapping[st
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
-        original = told.size("rope.scaling.original_context_length")
+        original = metadata.size("rope.scaling.original_context_length")
         scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        return scaling | {name: told.number(key) for key, name in _YARN_OPTIONS.items() if told.own(key) is not None}
+        return scaling | {
+            name: metadata.number(key) for key, name in _YARN_OPTIONS.items() if metadata.own(key) is not None
+        }
     raise InvalidSource(f"the file scales positions by {str(kind)[:40]!r}, which is not read from GGUF")
 
 

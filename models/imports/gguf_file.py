@@ -59,31 +59,31 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
     of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not served from GGUF."""
     with _readable(path):
         progress(0.0, f"reading {path.name}")
-        told, tensors = _read(path)
-        config = config_json(told, tensors)
+        metadata, tensors = _read(path)
+        config = config_json(metadata, tensors)
         named = named_weights(tensors, config)
-        config["eos_token_id"] = ends = stops(told.values, told.architecture, write_tokenizer(path, target))
+        config["eos_token_id"] = ends = stops(metadata.values, metadata.architecture, write_tokenizer(path, target))
         (target / "config.json").write_text(json.dumps(config, indent=2))
-        if sampling := generation_json(told):
+        if sampling := generation_json(metadata):
             (target / GENERATION).write_text(as_text(sampling))
-        _write_card(told.values.get("general.license"), target)
-        write_weights(named, config, told.architecture, target, progress)
+        _write_card(metadata.values.get("general.license"), target)
+        write_weights(named, config, metadata.architecture, target, progress)
     formats = sorted({tensor.type.name for tensor in tensors.values()})
     digests = ", ".join(sha256_of(each) for each in present_parts(path))
     notes = [f"from GGUF of sha256 {digests}", f"tensors in {', '.join(formats)}, dequantized"]
-    if told.values.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.pre" not in told.values:
+    if metadata.values.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.pre" not in metadata.values:
         notes.append("the file does not say how text is split, so that llama.cpp's default is taken")
     if ends is None:
         notes.append("no token of the file ends an answer")
-    return Unpacked(path, tuple(notes), why_no_blocks(told.architecture, tensors))
+    return Unpacked(path, tuple(notes), why_no_blocks(metadata.architecture, tensors))
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
     """Returns the config.json of the model in a GGUF file, and why its blocks are not computed as they are. Raises
     InvalidSource as `unpack` does."""
     with _readable(path):
-        told, tensors = _read(path)
-        return config_json(told, tensors), why_no_blocks(told.architecture, tensors)
+        metadata, tensors = _read(path)
+        return config_json(metadata, tensors), why_no_blocks(metadata.architecture, tensors)
 
 
 def skeleton_of(path: Path) -> tuple[Skeleton, str]:

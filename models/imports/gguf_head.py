@@ -76,7 +76,7 @@ def read(path: Path) -> GgufModel:
     paths = present_parts(path)
     for number, each in enumerate(paths):
         try:
-            own, found = _read(each)
+            own, added = _read(each)
         except (_Malformed, struct.error, UnicodeDecodeError) as error:
             raise InvalidSource(f"{each.name} is no GGUF file that can be read: {error}") from None
         if (own.get("split.no", 0), own.get("split.count") or 1) != (number, len(paths)):
@@ -84,12 +84,12 @@ def read(path: Path) -> GgufModel:
                 f"{each.name} says that it is part {own.get('split.no', 0)}, counted from 0, of "
                 f"{own.get('split.count', 1)}, and its name says another: give the parts the names that they had"
             )
-        if twice := min(tensors.keys() & found.keys(), default=None):
+        if twice := min(tensors.keys() & added.keys(), default=None):
             raise InvalidSource(f"{each.name} has the tensor {twice} of another part again: fetch the parts again")
         values = values or own
-        tensors |= found
-    if (told := values.get("split.tensors.count", len(tensors))) != len(tensors):
-        raise InvalidSource(f"the parts of {path.name} have {len(tensors):,} of {told} tensors: fetch them again")
+        tensors |= added
+    if (count := values.get("split.tensors.count", len(tensors))) != len(tensors):
+        raise InvalidSource(f"the parts of {path.name} have {len(tensors):,} of {count} tensors: fetch them again")
     return GgufModel(values, tensors)
 
 
@@ -165,10 +165,10 @@ class _Head:
 
 
 def _alignment(values: Mapping[str, Any]) -> int:
-    told = values.get("general.alignment", 32)
-    if type(told) is not int or told < 1 or told & (told - 1):
-        raise _Malformed(f"general.alignment is {str(told)[:40]}, which is no power of two")
-    return told
+    alignment = values.get("general.alignment", 32)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise _Malformed(f"general.alignment is {str(alignment)[:40]}, which is no power of two")
+    return alignment
 
 
 @cache
@@ -206,19 +206,19 @@ def _tensors(
     """Returns the tensors by name; each begins where the one before it ends, at the next multiple of `alignment`."""
     from gguf import GGML_QUANT_SIZES
 
-    found: dict[str, GgufTensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     data, expected = -(-end // alignment) * alignment, 0
     for name, shape, kind, offset in placed:
         per_block, block_bytes = GGML_QUANT_SIZES[kind]
         if not all(shape) or shape[-1] % per_block:
             raise _Malformed(f"{name} has the sizes {list(shape)}, which {kind.name} has no blocks for")
         length = math.prod(shape) // per_block * block_bytes
-        if name in found:
+        if name in tensors:
             raise _Malformed(f"it has the tensor {name} twice")
         if offset != expected:
             raise _Malformed(f"its tensor {name} begins at byte {offset:,} of the data and should at {expected:,}")
         if data + offset + length > size:
             raise _Malformed(f"its tensor {name} of {length:,} bytes ends behind the file; fetch the file again")
-        found[name] = GgufTensor(name, kind, shape, path, data + offset, length)
+        tensors[name] = GgufTensor(name, kind, shape, path, data + offset, length)
         expected += -(-length // alignment) * alignment
-    return found
+    return tensors

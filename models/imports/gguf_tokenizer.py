@@ -70,7 +70,7 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
         get_gguf_tokenizer,
     )
 
-    architecture, vocabulary, told = get_gguf_tokenizer(str(path))
+    architecture, vocabulary, options = get_gguf_tokenizer(str(path))
     is_gemma = architecture.startswith("gemma") and vocabulary.get("tokenizer_type") == "llama"
     if is_gemma:
         vocabulary = _spelled(vocabulary)
@@ -89,9 +89,9 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     if is_byte_level and splits in _TAKE_WHOLE_PIECES:
         whole["model"]["ignore_merges"] = True
     if is_byte_level and splits in _LLAMA3:
-        told.setdefault("add_bos_token", True)
+        options.setdefault("add_bos_token", True)
     backend = Tokenizer.from_str(json.dumps(whole))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(target)
     kinds = vocabulary.get("token_type") or [_NORMAL] * len(vocabulary["tokens"])
     return [(text, kind == _CONTROL) for text, kind in zip(vocabulary["tokens"], kinds, strict=True)]

@@ -162,13 +162,13 @@ def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> No
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except Exception as error:  # transformers raises anything for sizes that it cannot build
         raise InvalidSource(f"the file's sizes are of no model that can be built: {str(error)[:200]}") from error
-    wanted = _shapes_in_files(model)
-    for name, shape in wanted.items():
+    expected = _shapes_in_files(model)
+    for name, shape in expected.items():
         if name not in stored and not (name == "lm_head.weight" and config.tie_word_embeddings):
             raise InvalidSource(f"the file has no tensor for {name}")
         if name in stored and stored[name] != shape:
             raise InvalidSource(f"{name} is {list(stored[name])} in the file; its sizes say {list(shape)}")
-    if unknown := sorted(stored.keys() - wanted.keys()):
+    if unknown := sorted(stored.keys() - expected.keys()):
         raise InvalidSource(f"the file has a tensor for {unknown[0]}, which its sizes do not have")
 
 
@@ -182,13 +182,13 @@ def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
     if names.fused:
         return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     router = f"{experts.LIBRARY_PLACE}.{names.router}."
-    found: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         name: (linear.out_features, linear.in_features) for name, linear in experts_of(model).items()
     }
     for name, tensor in model.state_dict().items():
         if ".experts." not in name:
-            found[name.replace(router, f"{names.router_of('')}.")] = tuple(tensor.shape)
-    return found
+            shapes[name.replace(router, f"{names.router_of('')}.")] = tuple(tensor.shape)
+    return shapes
 
 
 def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) -> dict[str, Weight]:
@@ -198,39 +198,39 @@ def named_weights(tensors: Mapping[str, GgufTensor], config: Mapping[str, Any]) 
 
     model_type = str(config["model_type"])
     names = experts.FAMILIES.get(model_type)
-    found: dict[str, Weight] = {}
+    weights: dict[str, Weight] = {}
     left = {name: tensor for name, tensor in tensors.items() if name != ROTARY_FACTORS}
     if names and names.fused:
         for layer in range(config["num_hidden_layers"]):
-            found |= _fused(left, layer)
+            weights |= _fused(left, layer)
     for name, tensor in left.items():
         block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
         if names and not names.fused and block and block[2] in _OF_EXPERTS:
             part = getattr(names, _OF_EXPERTS[block[2]])
             modules = names.parts(f"model.layers.{block[1]}.", tensor.shape[0], part)
-            found |= {f"{module}.weight": Source(tensor, number) for number, module in enumerate(modules)}
+            weights |= {f"{module}.weight": Source(tensor, number) for number, module in enumerate(modules)}
         elif names and not names.fused and block and block[2] == _ROUTER:
-            found[f"{names.router_of(f'model.layers.{block[1]}.')}.weight"] = Source(tensor)
+            weights[f"{names.router_of(f'model.layers.{block[1]}.')}.weight"] = Source(tensor)
         else:
-            found[_name(name, _BLOCKS.get(model_type, _BLOCK))] = Source(tensor)
-    for name in list(found) if model_type == "llama" else ():  # the library's biases are of all four projections
+            weights[_name(name, _BLOCKS.get(model_type, _BLOCK))] = Source(tensor)
+    for name in list(weights) if model_type == "llama" else ():  # the library's biases are of all four projections
         if name.endswith("q_proj.bias"):
-            found.setdefault(name.replace("q_proj", "o_proj"), Zeros((int(config["hidden_size"]),)))
-    return found
+            weights.setdefault(name.replace("q_proj", "o_proj"), Zeros((int(config["hidden_size"]),)))
+    return weights
 
 
 def _fused(left: dict[str, GgufTensor], layer: int) -> dict[str, Weight]:
     """Takes what makes a layer's fused tensors and its sinks out of `left`. Returns them by transformers' names."""
-    found: dict[str, Weight] = {}
+    weights: dict[str, Weight] = {}
     for fused, parts in _FUSED.items():
         for kind, suffix in (("weight", ""), ("bias", "_bias")):
             of_kind = [f"blk.{layer}.{part}.{kind}" for part in parts]
             if all(name in left for name in of_kind):
                 taken = tuple(left.pop(name) for name in of_kind)
-                found[f"model.layers.{layer}.mlp.experts.{fused}{suffix}"] = Fused(taken, kind == "bias")
+                weights[f"model.layers.{layer}.mlp.experts.{fused}{suffix}"] = Fused(taken, kind == "bias")
     if (sinks := left.pop(f"blk.{layer}.{_SINKS}", None)) is not None:
-        found[f"model.layers.{layer}.self_attn.sinks"] = Source(sinks)
-    return found
+        weights[f"model.layers.{layer}.self_attn.sinks"] = Source(sinks)
+    return weights
 
 
 def _name(name: str, blocks: Mapping[str, str]) -> str:

@@ -136,22 +136,27 @@ class _Order:
         """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear
         it out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
         with source.open(MANIFEST) as stream:
-            told = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
-        if precision is not None and precision_of(precision) != told.precision:
-            raise InvalidSource(f"This is an exported {told.precision} version; import it as that and quantize it then")
+            exported = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
+        if precision is not None and precision_of(precision) != exported.precision:
+            raise InvalidSource(
+                f"This is an exported {exported.precision} version; import it as that and quantize it then"
+            )
         with self.repository.stage() as staged:
-            for number, file in enumerate(told.files):
-                self.progress(0.9 * number / len(told.files), f"copying {file.path}")
+            for number, file in enumerate(exported.files):
+                self.progress(0.9 * number / len(exported.files), f"copying {file.path}")
                 if source.copy(file.path, staged / file.path) != file.sha256:
                     raise InvalidSource(f"{file.path} is not what was exported")
             accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
-            if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
+            if (accepted.architecture, accepted.model_type) != (
+                exported.architecture,
+                exported.model_type,
+            ) or accepted.dropped:
                 raise InvalidSource("config.json is not what the manifest says it is")
             tokenizer_files.try_loading(staged)
             check_weights(staged)
-            _check_fit(staged, told)
-            digests = {file.path: file.sha256 for file in told.files}
-            manifest = self.repository.publish(staged, told.facts, self.name, self.version, digests)
+            _check_fit(staged, exported)
+            digests = {file.path: file.sha256 for file in exported.files}
+            manifest = self.repository.publish(staged, exported.facts, self.name, self.version, digests)
         if REPORT in source.files():
             with source.open(REPORT) as stream:
                 report = Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest)
@@ -165,15 +170,15 @@ def _is_parent(known: Manifest, source: Source) -> bool:
     return of_source and known.precision == "bf16" and not known.has_adapter
 
 
-def _check_fit(staged: Path, told: Manifest) -> None:
+def _check_fit(staged: Path, exported: Manifest) -> None:
     """Raises InvalidSource where a restored version's weights are not those of its configuration. The quantized forms
     are checked by their load."""
     from models.weights import fit, skeleton
 
     model = skeleton.build(staged)
-    if any(file.path in ADAPTER_FILES for file in told.files):
+    if any(file.path in ADAPTER_FILES for file in exported.files):
         adapters.check_kept(staged, model)
-    elif told.precision not in QUANTIZED:
+    elif exported.precision not in QUANTIZED:
         fit.check_tensors(staged, model)
 
 
@@ -243,11 +248,11 @@ class _Import:
         accepted = config_policy.accept(config)
         (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
         path = self._staged / GENERATION
-        told = config_policy.read_json(path) if path.exists() else {}
+        defaults = config_policy.read_json(path) if path.exists() else {}
         if accepted.has_encoder:
-            told = settle(config, told)
-            path.write_text(config_policy.as_text(told))
-        if unused := generation_defaults.of_json(told).unused:
+            defaults = settle(config, defaults)
+            path.write_text(config_policy.as_text(defaults))
+        if unused := generation_defaults.of_json(defaults).unused:
             self._notes.append(f"{GENERATION} without {', '.join(unused)}")
         if accepted.text_of:
             self._hashes = text_part.keep(self._staged, _DTYPES[self._precision])
@@ -268,15 +273,15 @@ class _Import:
         from models.weights.conversion import convert_dtype, set_config_dtype
         from models.weights.fit import check_finite
 
-        wanted = _DTYPES[self._precision]
-        found = {tensor.dtype for tensor in tensors} & FLOATS
-        if found <= {wanted}:
+        dtype = _DTYPES[self._precision]
+        dtypes = {tensor.dtype for tensor in tensors} & FLOATS
+        if dtypes <= {dtype}:
             check_finite(self._staged, part(self._progress, 0.6, 0.9))
-            set_config_dtype(self._staged / "config.json", wanted)
+            set_config_dtype(self._staged / "config.json", dtype)
             return
-        self._notes.append(f"{'/'.join(sorted(found))} to {wanted}")
+        self._notes.append(f"{'/'.join(sorted(dtypes))} to {dtype}")
         self._hashes = convert_dtype(
-            self._staged, wanted, model.reads, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
+            self._staged, dtype, model.reads, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
         )
 
     def _facts(self, accepted: config_policy.Accepted, model: "Skeleton", author: str) -> Facts:

@@ -87,19 +87,19 @@ class Packed(Protocol):
 def _packed(config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Path]]) -> tuple[dict[str, Packed], str]:
     """Returns the packed tensors by the names of what they become, and their form in words. Raises InvalidSource if
     there are none."""
-    told: Any = config[PACKING]
-    if told["quant_method"] in FP8_METHODS:
-        block = fp8.block_of(told)
+    quantization: Any = config[PACKING]
+    if quantization["quant_method"] in FP8_METHODS:
+        block = fp8.block_of(quantization)
         in_fp8 = [name for name in sorted(stored) if fp8.is_fp8(name, stored[name][0])]
         scaled: dict[str, Packed] = {name: fp8.Scaled(name, stored, block) for name in in_fp8}
         if not scaled:
-            raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is in FP8")
+            raise InvalidSource(f"config.json says {quantization['quant_method']}, but no tensor is in FP8")
         return scaled, "fp8"
-    is_mxfp4 = told["quant_method"] == MXFP4
+    is_mxfp4 = quantization["quant_method"] == MXFP4
     suffix = mxfp4.SUFFIX if is_mxfp4 else ".qweight"
     names = sorted(name.removesuffix(suffix) for name in stored if name.endswith(suffix))
     if not names:
-        raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is called {suffix[1:]}")
+        raise InvalidSource(f"config.json says {quantization['quant_method']}, but no tensor is called {suffix[1:]}")
     if is_mxfp4:
         return {name: mxfp4.Blocks(name, stored) for name in names}, MXFP4
     form = _Form.of(config)
@@ -120,17 +120,19 @@ class _Form:
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> _Form:
-        told: Any = config[PACKING]
-        method, bits = str(told["quant_method"]), told.get("bits", told.get("w_bit"))
-        group = told.get("group_size", told.get("q_group_size", 128))
+        quantization: Any = config[PACKING]
+        method, bits = str(quantization["quant_method"]), quantization.get("bits", quantization.get("w_bit"))
+        group = quantization.get("group_size", quantization.get("q_group_size", 128))
         if bits not in ((4,) if method == "awq" else (4, 8)) or not isinstance(group, int):
             raise InvalidSource(f"{PACKING}: {method} of {bits!r} bits in groups of {group!r} is not read; 4 bits are")
-        version = str(told.get("version") or "gemm").lower()
+        version = str(quantization.get("version") or "gemm").lower()
         if method == "awq" and version != "gemm":
             raise InvalidSource(f"{PACKING}: AWQ in the form {version[:40]!r} is not read; 'gemm' is")
-        is_second = told.get("checkpoint_format") == "gptq_v2"
+        is_second = quantization.get("checkpoint_format") == "gptq_v2"
         is_gptq = method == "gptq"
-        return cls(method, int(bits), group, int(is_gptq and not is_second), is_gptq and told.get("sym") is not False)
+        return cls(
+            method, int(bits), group, int(is_gptq and not is_second), is_gptq and quantization.get("sym") is not False
+        )
 
     def words(self, code: int) -> int:
         """Returns the word whose codes are all `code`."""

@@ -26,15 +26,15 @@ def weight_files(present: list[str], source: Source) -> list[str]:
         raise InvalidSource(f"{ADAPTER_CONFIG}: this is a PEFT adapter; name its base version with adapter_of")
     if "config.json" not in present:
         raise InvalidSource("config.json is missing; give the directory that transformers' save_pretrained wrote")
-    found = [name for name in present if name.endswith(".safetensors")]
+    weights = [name for name in present if name.endswith(".safetensors")]
     if INDEX in present:
-        return _shards(source, found)
-    if len(found) != 1:
+        return _shards(source, weights)
+    if len(weights) != 1:
         raise InvalidSource(
-            f"{len(found)} safetensors files without {INDEX}: exactly one is expected; convert the weights to "
+            f"{len(weights)} safetensors files without {INDEX}: exactly one is expected; convert the weights to "
             "safetensors with transformers' save_pretrained"
         )
-    return found
+    return weights
 
 
 def check_weights(directory: Path) -> list[Tensor]:
@@ -53,7 +53,7 @@ def check_weights(directory: Path) -> list[Tensor]:
     return tensors
 
 
-def _shards(source: Source, found: list[str]) -> list[str]:
+def _shards(source: Source, weights: list[str]) -> list[str]:
     """The files that the index names, each a plain name of a file that is there."""
     with source.open(INDEX) as stream:
         index = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), INDEX)
@@ -62,7 +62,7 @@ def _shards(source: Source, found: list[str]) -> list[str]:
         raise InvalidSource(f"{INDEX} has no weight_map")
     names = {name if isinstance(name, str) else "" for name in weight_map.values()}
     for name in names:
-        if not is_file_name(name) or name not in found:
+        if not is_file_name(name) or name not in weights:
             raise InvalidSource(f"{INDEX} names the shard {name[:80]!r}, which is no safetensors file here")
     if len(names) > _MAX_SHARDS:
         raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")

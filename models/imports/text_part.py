@@ -24,10 +24,10 @@ def keep(directory: Path, dtype: str) -> dict[str, str]:
     hashes: dict[str, str] = {}
     for path in sorted(directory.glob("*.safetensors")):
         names = {tensor.name: _own_name(tensor.name) for tensor in read_header(path)}
-        wanted = {name: own for name, own in names.items() if own}
-        if wanted:
+        of_text = {name: own for name, own in names.items() if own}
+        if of_text:
             kept = path.with_name(path.name + ".kept")
-            hashes[path.name] = rewrite(path, kept, dtype, wanted, wanted.__contains__)
+            hashes[path.name] = rewrite(path, kept, dtype, of_text, of_text.__contains__)
             kept.replace(path)
         else:
             path.unlink()

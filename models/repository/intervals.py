@@ -56,21 +56,21 @@ def of_exponential(logarithms: Range | None) -> Range | None:
     return low, high
 
 
-def share(right: float, asked: float) -> Range:
+def share(right: float, total: float) -> Range:
     """Returns the interval of a share of independent items. Source: Wilson, Probable Inference, 1927."""
-    p, z2 = right / asked, _Z * _Z
-    middle = (p + z2 / (2 * asked)) / (1 + z2 / asked)
-    reach = _Z / (1 + z2 / asked) * math.sqrt(p * (1 - p) / asked + z2 / (4 * asked * asked))
+    p, z2 = right / total, _Z * _Z
+    middle = (p + z2 / (2 * total)) / (1 + z2 / total)
+    reach = _Z / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
     return min(p, max(0.0, middle - reach)), max(p, min(1.0, middle + reach))  # p, against rounding at 0 and 1
 
 
 def share_of_groups(rights: Sequence[int], sizes: Sequence[int]) -> Range:
     """Returns the interval of a share of items that come in groups: Wilson's, with as many items as independent ones
     would have to be for the groups' variance. Source: Korn and Graubard, Survey Methodology 24, 1998."""
-    right, asked = sum(rights), sum(sizes)
-    p, error = right / asked, _standard_error(rights, sizes) or 0.0
-    effect = max(1.0, error * error * asked / (p * (1 - p))) if 0 < right < asked else 1.0
-    return share(right / effect, asked / effect)
+    right, total = sum(rights), sum(sizes)
+    p, error = right / total, _standard_error(rights, sizes) or 0.0
+    effect = max(1.0, error * error * total / (p * (1 - p))) if 0 < right < total else 1.0
+    return share(right / effect, total / effect)
 
 
 def difference_of_shares(first: tuple[int, int], second: tuple[int, int]) -> Range:

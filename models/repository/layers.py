@@ -36,18 +36,18 @@ def stored_layers(directory: Path) -> tuple[Layer, ...]:
 
 def module_dtypes(tensors: Mapping[str, str]) -> dict[str, str]:
     """Tensor to dtype → module to dtype, as the module above says."""
-    found = {}
+    dtypes = {}
     for name, dtype in tensors.items():
         module = name.removesuffix(_WEIGHT)
         if blocks := type_of(name):
-            found[blocks[0]] = blocks[1]
+            dtypes[blocks[0]] = blocks[1]
         elif module != name and module not in tensors:
             kept = tensors.get(module + _KEPT)
             dtype = _FOUR_BITS if module + _GROUPED in tensors else dtype
-            found[module] = dtype if kept is None else f"{dtype}+{kept}"
+            dtypes[module] = dtype if kept is None else f"{dtype}+{kept}"
         elif module != name or name.rpartition(".")[0] + _WEIGHT not in tensors:
-            found[name] = dtype
-    return found
+            dtypes[name] = dtype
+    return dtypes
 
 
 def fold(dtypes: Mapping[str, str]) -> tuple[Layer, ...]:
@@ -59,19 +59,19 @@ def fold(dtypes: Mapping[str, str]) -> tuple[Layer, ...]:
         text = tuple(None if _is_number(part) else part for part in parts)
         numbers = tuple(int(part) for part in parts if _is_number(part))
         alike.setdefault(text, {})[numbers] = dtype
-    folded = [(text, row) for text, found in alike.items() for row in _rows(found)]
+    folded = [(text, row) for text, entries in alike.items() for row in _rows(entries)]
     return tuple(sorted(Layer(_pattern(text, numbers), dtype) for text, (numbers, dtype) in folded))
 
 
-def _rows(found: Mapping[_Numbers, str]) -> list[_Row]:
+def _rows(dtypes: Mapping[_Numbers, str]) -> list[_Row]:
     """Returns rows in which numbers with the same rows below them share one entry."""
-    width = len(next(iter(found)))
-    if len(set(found.values())) == 1 and len(found) > 1:
-        return [(("*",) * width, next(iter(found.values())))]
+    width = len(next(iter(dtypes)))
+    if len(set(dtypes.values())) == 1 and len(dtypes) > 1:
+        return [(("*",) * width, next(iter(dtypes.values())))]
     if not width:
-        return [((), dtype) for dtype in found.values()]
+        return [((), dtype) for dtype in dtypes.values()]
     below: dict[int, dict[_Numbers, str]] = {}
-    for numbers, dtype in found.items():
+    for numbers, dtype in dtypes.items():
         below.setdefault(numbers[0], {})[numbers[1:]] = dtype
     same: dict[tuple[_Row, ...], list[int]] = {}
     for number in sorted(below):
@@ -86,8 +86,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _pattern(text: _Text, numbers: Sequence[str]) -> str:
-    told = iter(numbers)
-    return ".".join(next(told) if part is None else part for part in text)
+    remaining = iter(numbers)
+    return ".".join(next(remaining) if part is None else part for part in text)
 
 
 def _is_number(part: str) -> bool:

@@ -104,13 +104,13 @@ def _push(repository: Repository, mirror: Mirror, manifest: Manifest) -> None:
 
 
 def _wrong(store: SharedStore, sha256: str) -> str:
-    found = store.remote.head(blob(sha256))
-    if found is None:
+    stored = store.remote.head(blob(sha256))
+    if stored is None:
         return f"the store has no blob {sha256}"
     digest = hashlib.sha256()
-    for start in range(0, found.size, PART_BYTES):
+    for start in range(0, stored.size, PART_BYTES):
         try:
-            digest.update(store.remote.read(blob(sha256), start, min(found.size, start + PART_BYTES)))
+            digest.update(store.remote.read(blob(sha256), start, min(stored.size, start + PART_BYTES)))
         except NotFound:
             return f"the store has no blob {sha256} any more"
     return "" if digest.hexdigest() == sha256 else f"the store's blob {sha256} is not what was published"

@@ -135,8 +135,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def recall_share(self) -> float | None:
         """The share of right answers; None for a version that was asked nothing."""
-        right, asked = self.recall_counts
-        return right / asked if asked else None
+        right, questions = self.recall_counts
+        return right / questions if questions else None
 
     @property
     def recall_cells(self) -> frozenset[tuple[str, str]]:

@@ -120,18 +120,21 @@ class Repository:
 
         Raises InvalidReference, NotFound, or Corrupt.
         """
-        asked = ModelReference.parse(reference) if isinstance(reference, str) else reference
-        if asked.version is not None:
-            return self.get(asked.name, asked.version)
-        known = self.aliases(asked.name)
-        version = known.get(asked.alias or DEFAULT_ALIAS)
+        if isinstance(reference, str):
+            reference = ModelReference.parse(reference)
+        if reference.version is not None:
+            return self.get(reference.name, reference.version)
+        known = self.aliases(reference.name)
+        version = known.get(reference.alias or DEFAULT_ALIAS)
         if version is not None:
-            return self._pointed_to(asked.name, asked.alias or DEFAULT_ALIAS, version)
-        if asked.alias is not None:
-            raise NotFound(f"{asked.name} has no alias {asked.alias!r}; it has: {', '.join(sorted(known)) or 'none'}")
-        newest = self.newest(asked.name)
+            return self._pointed_to(reference.name, reference.alias or DEFAULT_ALIAS, version)
+        if reference.alias is not None:
+            raise NotFound(
+                f"{reference.name} has no alias {reference.alias!r}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
+        newest = self.newest(reference.name)
         if newest is None:
-            raise NotFound(f"There is no model {asked.name}; there are: {', '.join(self.models()) or 'none'}")
+            raise NotFound(f"There is no model {reference.name}; there are: {', '.join(self.models()) or 'none'}")
         return newest
 
     def _pointed_to(self, name: str, alias: str, version: str) -> Manifest:
@@ -272,11 +275,11 @@ class Repository:
             bento_store.point_latest(self.layout.models / name, manifest.version)
         return manifest
 
-    def _numbered(self, staged: Path, wanted: ModelReference, make: Callable[..., Manifest]) -> Manifest:
+    def _numbered(self, staged: Path, target: ModelReference, make: Callable[..., Manifest]) -> Manifest:
         """Writes the manifest of the next free number, which the store, if there is one, then has. Raises Conflict."""
         while True:
-            reference = ModelReference(wanted.name, self._free_version(wanted))
-            manifest = make(reference, self._next_moment(wanted.name))
+            reference = ModelReference(target.name, self._free_version(target))
+            manifest = make(reference, self._next_moment(target.name))
             description = bento_store.description(manifest)
             manifest = replace(manifest, description=hashlib.sha256(description).hexdigest())
             staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())
@@ -449,7 +452,7 @@ class Repository:
             return False  # another tool's directory
 
     def _free_version(self, reference: ModelReference) -> str:
-        """The asked version when it is free, else Conflict; the next whole number when none is asked."""
+        """The version of `reference` if it is free, else Conflict; the next whole number where it has none."""
         name, version = reference.name, reference.version
         used = {path.name for path in (self.layout.models / name).iterdir()} | self._history(name).deleted
         used |= self.mirror.store.numbers(name) if self.mirror is not None else set()

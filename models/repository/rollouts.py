@@ -67,7 +67,7 @@ def running(repository: Repository, name: str, alias: str) -> Rollout | None:
 
 def all_running(repository: Repository) -> list[Rollout]:
     """Returns the running rollouts of all models and aliases. It skips damaged ones, and those without an alias."""
-    found = []
+    rollouts = []
     for document in repository.records.documents(ROLLOUTS):
         name, _, alias = document.partition("/")
         try:
@@ -75,8 +75,8 @@ def all_running(repository: Repository) -> list[Rollout]:
         except RepositoryError:
             continue
         if rollout is not None:
-            found.append(rollout)
-    return found
+            rollouts.append(rollout)
+    return rollouts
 
 
 def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
@@ -90,31 +90,31 @@ def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
         raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove them") from None
 
 
-def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = None) -> Rollout:
+def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = None) -> Rollout:
     """Begin a rollout, or change the weight, limits and shadowing of the one that runs with this candidate.
 
     Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
     alias points to already, or whose report breaks `limits`.
     """
-    candidate = repository.get(wanted.name, wanted.candidate)
-    broken = repository.broken_limits(candidate, wanted.alias, limits) if limits else ()
+    candidate = repository.get(planned.name, planned.candidate)
+    broken = repository.broken_limits(candidate, planned.alias, limits) if limits else ()
     if broken:
         raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
-    with repository.locked(wanted.name):
-        base = repository.aliases(wanted.name).get(wanted.alias)
+    with repository.locked(planned.name):
+        base = repository.aliases(planned.name).get(planned.alias)
         if base is None:
-            raise NotFound(f"{wanted.name} has no alias {wanted.alias!r} to roll out under; promote a version first")
-        if base == wanted.candidate:
-            raise Conflict(f"{wanted.name}@{wanted.alias} points to {candidate.reference} already")
-        earlier = history(repository, wanted.name, wanted.alias)
-        under_way = running(repository, wanted.name, wanted.alias)
-        if under_way is not None and under_way.candidate != wanted.candidate:
+            raise NotFound(f"{planned.name} has no alias {planned.alias!r} to roll out under; promote a version first")
+        if base == planned.candidate:
+            raise Conflict(f"{planned.name}@{planned.alias} points to {candidate.reference} already")
+        earlier = history(repository, planned.name, planned.alias)
+        under_way = running(repository, planned.name, planned.alias)
+        if under_way is not None and under_way.candidate != planned.candidate:
             raise Conflict(f"{under_way.reference} is being rolled out; abort or promote it first")
         if under_way is not None:
             started, earlier = under_way.started_at, earlier[:-1]
         else:
             started, earlier = _now(), _closed(earlier)
-        rollout = msgspec.structs.replace(wanted, base=base, started_at=started)
+        rollout = msgspec.structs.replace(planned, base=base, started_at=started)
         _write(repository, [*earlier, rollout])
     return rollout
 

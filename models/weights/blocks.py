@@ -91,5 +91,5 @@ def plain(weight: Tensor | BlockWeight, dtype: torch.dtype) -> Tensor:
 
 def taken(names: Iterable[str], take: Callable[[str], Tensor]) -> dict[str, BlockWeight]:
     """Takes the tensors of blocks among `names`. Returns them by module."""
-    found = ((name, type_of(name)) for name in names)
-    return {told[0]: BlockWeight(take(name), told[1]) for name, told in found if told}
+    blocks = ((name, type_of(name)) for name in names)
+    return {block[0]: BlockWeight(take(name), block[1]) for name, block in blocks if block}

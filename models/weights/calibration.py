@@ -34,35 +34,35 @@ def outlier_columns(
     """Returns for each linear layer, by its module's name, the columns (ascending int32) whose input reaches
     `threshold` anywhere in `texts`. Raises InvalidSource for a checkpoint that cannot be run."""
     largest = _largest(directory, [linear.module for linear in linears.values()], texts)
-    found = {}
+    by_module = {}
     for module, magnitudes in largest.items():
         most = max(1, int(len(magnitudes) * MOST_SHARE))
         columns = (magnitudes >= threshold).nonzero()[:, 0]
         if len(columns) > most:
             columns = magnitudes.topk(most).indices
-        found[module] = columns.sort().values.to(torch.int32)
-    return found
+        by_module[module] = columns.sort().values.to(torch.int32)
+    return by_module
 
 
 def mean_squares(directory: Path, modules: Sequence[str], texts: TokenIds) -> dict[str, torch.Tensor]:
     """Returns for each of the library's modules, by its name, the mean square of each column of its first input over
     `texts`, fp32 [in]. Raises InvalidSource for a checkpoint that cannot be run."""
-    found: dict[str, torch.Tensor] = {}
+    sums: dict[str, torch.Tensor] = {}
 
     def note(name: str, rows: torch.Tensor) -> None:
         seen = rows.float().square().sum(dim=0)
-        found[name] = found[name] + seen if name in found else seen
+        sums[name] = sums[name] + seen if name in sums else seen
 
     _run(directory, modules, texts, note)
     positions = sum(len(text) for text in texts)
-    return {name: squares / positions for name, squares in found.items()}
+    return {name: squares / positions for name, squares in sums.items()}
 
 
 def second_moments(directory: Path, modules: Sequence[str], texts: TokenIds, block: int) -> dict[str, Moments]:
     """Returns for each linear module, by its name, the second moments of its inputs over `texts`, behind a Hadamard
     transform of this block; of no module whose inputs are not finite. Raises InvalidSource for a checkpoint
     that cannot be run."""
-    found: dict[str, Moments] = {}
+    moments: dict[str, Moments] = {}
     last, seen = torch.empty(0), Moments()
 
     def note(name: str, rows: torch.Tensor) -> None:
@@ -71,22 +71,22 @@ def second_moments(directory: Path, modules: Sequence[str], texts: TokenIds, blo
             rows.data_ptr() != last.data_ptr() or rows.shape != last.shape
         ):  # queries, keys and values read the same rows
             last, seen = rows, moments_of(transformed(rows, block), block)
-        found[name] = [old + new for old, new in zip(found[name], seen, strict=True)] if name in found else seen
+        moments[name] = [old + new for old, new in zip(moments[name], seen, strict=True)] if name in moments else seen
 
     _run(directory, modules, texts, note)
-    return {name: runs for name, runs in found.items() if all(bool(each.isfinite().all()) for each in runs)}
+    return {name: runs for name, runs in moments.items() if all(bool(each.isfinite().all()) for each in runs)}
 
 
 def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, torch.Tensor]:
     """Returns the largest magnitude of each input column, fp32 [in], by module."""
-    found: dict[str, torch.Tensor] = {}
+    largest: dict[str, torch.Tensor] = {}
 
     def note(name: str, rows: torch.Tensor) -> None:
         seen = rows.abs().amax(dim=0).float()
-        found[name] = torch.maximum(found[name], seen) if name in found else seen
+        largest[name] = torch.maximum(largest[name], seen) if name in largest else seen
 
     _run(directory, modules, texts, note)
-    return found
+    return largest
 
 
 @torch.inference_mode()

@@ -90,13 +90,13 @@ class Expert:
         def own(fused: Tensor | None) -> Tensor | None:
             if fused is None:
                 return None
-            found = fused[self.number]
-            if transposed and found.ndim == 2:  # and no bias
-                found = found.T
+            tensor = fused[self.number]
+            if transposed and tensor.ndim == 2:  # and no bias
+                tensor = tensor.T
             if self.is_down:
-                return found
-            half = len(found) // 2
-            return found[self.part :: 2] if in_turn else found[self.part * half : (self.part + 1) * half]
+                return tensor
+            half = len(tensor) // 2
+            return tensor[self.part :: 2] if in_turn else tensor[self.part * half : (self.part + 1) * half]
 
         return SimpleNamespace(weight=own(take(name)), bias=own(take(f"{name}_bias")))
 
@@ -130,10 +130,10 @@ class SeparateExperts(nn.Module):
     def __init__(self, fused: Any, parts: Mapping[tuple[int, int], nn.Module]) -> None:
         """`parts` are by number of the expert and of the part. Raises ValueError if there is one too few."""
         super().__init__()
-        wanted = [(number, part) for number in range(len(fused.gate_up_proj)) for part in sorted(_PARTS.values())]
-        if missing := [key for key in wanted if key not in parts]:
+        keys = [(number, part) for number in range(len(fused.gate_up_proj)) for part in sorted(_PARTS.values())]
+        if missing := [key for key in keys if key not in parts]:
             raise ValueError(f"no weights for part {missing[0][1]} of expert {missing[0][0]}")
-        self.parts = nn.ModuleList(parts[key] for key in wanted)
+        self.parts = nn.ModuleList(parts[key] for key in keys)
         self._apply_gate, self._in_turn = fused._apply_gate, not fused.is_concatenated
 
     @classmethod

@@ -28,7 +28,7 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        _, found = family_of(config).from_pretrained(
+        _, info = family_of(config).from_pretrained(
             str(directory),
             config=config,
             device_map={"": "meta"},
@@ -44,15 +44,15 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
         ) from error
     finally:
         logging.set_verbosity(level)
-    if found["missing_keys"]:
-        raise InvalidSource(lacking(found["missing_keys"]))
-    if found["mismatched_keys"]:
-        name, stored, wanted = min(found["mismatched_keys"])
+    if info["missing_keys"]:
+        raise InvalidSource(lacking(info["missing_keys"]))
+    if info["mismatched_keys"]:
+        name, stored, expected = min(info["mismatched_keys"])
         raise InvalidSource(
-            f"The tensor {name} has the shape {list(stored)}, and the model of config.json {list(wanted)}: take the "
+            f"The tensor {name} has the shape {list(stored)}, and the model of config.json {list(expected)}: take the "
             "config.json that belongs to these weights"
         )
-    if unread := [name for name in found["unexpected_keys"] if model.reads(name)]:
+    if unread := [name for name in info["unexpected_keys"] if model.reads(name)]:
         raise InvalidSource(
             f"The weights hold {_names(unread)}, which the model of config.json does not have: take the config.json "
             "that belongs to these weights, or save the model again with transformers' save_pretrained"

@@ -66,10 +66,10 @@ def quantize_groups(weight: torch.Tensor, scale: torch.Tensor, group: int, block
     return packed(codes, steps, bases)
 
 
-def loss_of(found: torch.Tensor, weight: torch.Tensor, block: int, moments: Moments) -> float:
-    """Returns how much the outputs of `found` differ from those of transformed weights, both [out, in], on the rows of
-    these moments: the squares of the differences, as a share of the outputs' own squares."""
-    return _squares(found - weight, block, moments) / max(_squares(weight, block, moments), 1e-30)
+def loss_of(rounded: torch.Tensor, weight: torch.Tensor, block: int, moments: Moments) -> float:
+    """Returns how much the outputs of `rounded` differ from those of transformed weights, both [out, in], on the rows
+    of these moments: the squares of the differences, as a share of the outputs' own squares."""
+    return _squares(rounded - weight, block, moments) / max(_squares(weight, block, moments), 1e-30)
 
 
 def _squares(weight: torch.Tensor, block: int, moments: Moments) -> float:
@@ -94,9 +94,9 @@ def _parts(
             yield some, at, part.T.reshape(-1, at.block, len(part)).contiguous(), factors
 
 
-def _columns(found: torch.Tensor) -> torch.Tensor:
+def _columns(blocks: torch.Tensor) -> torch.Tensor:
     """Returns [rows, columns] of [blocks, columns of a block, rows]."""
-    return found.flatten(0, 1).T
+    return blocks.flatten(0, 1).T
 
 
 class _Lines:

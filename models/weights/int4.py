@@ -112,8 +112,8 @@ def encode(weight: Tensor, scale: Tensor, group: int, importance: Tensor | None 
     for first in range(0, out, rows):
         some = slice(first, first + rows)
         weight8 = (weight[some].float() / scale[some, None]).view(-1, depth // group, group)
-        _, found, steps[some], bases[some] = _search(weight8, share)
-        codes[some] = found.view(-1, depth).to(torch.uint8)
+        _, rounded, steps[some], bases[some] = _search(weight8, share)
+        codes[some] = rounded.view(-1, depth).to(torch.uint8)
     return packed(codes, steps, bases)
 
 
@@ -159,8 +159,8 @@ def roughly(weight: Tensor, scale: Tensor, group: int) -> Tensor:
     """Returns the weights [out, in], fp32, that 4 bits without a search stand for."""
     x = (weight.float() / scale[:, None]).view(len(weight), -1, group)
     low, high = x.amin(-1), x.amax(-1)
-    found = _rounded(x, torch.ones(group), (high - low) * (_STEPS / _LARGEST_CODE), low)
-    values = values_of(found[1], found[2][..., None], found[3][..., None])
+    line = _rounded(x, torch.ones(group), (high - low) * (_STEPS / _LARGEST_CODE), low)
+    values = values_of(line[1], line[2][..., None], line[3][..., None])
     return values.view(weight.shape) * scale[:, None]
 
 
@@ -181,8 +181,8 @@ def error_of(coded: Int4Weight, weight: Tensor, scale: Tensor, importance: Tenso
 def _share(importance: Tensor | None, depth: int, group: int) -> Tensor:
     """Returns how much each input counts, [groups, group]: 1 in the mean, and nearly nothing at least. An importance
     that is no number, as of a model that overflows on the text, tells nothing."""
-    told = importance is not None and bool(importance.isfinite().all())
-    share = importance.float() if importance is not None and told else torch.ones(depth)
+    is_known = importance is not None and bool(importance.isfinite().all())
+    share = importance.float() if importance is not None and is_known else torch.ones(depth)
     return (share / share.mean().clamp(min=1e-30) + 1e-4).view(-1, group)
 
 
@@ -196,9 +196,9 @@ def _search(x: Tensor, share: Tensor) -> _Found:
         width = (high - low) * times
         steps, base = width * (_STEPS / _LARGEST_CODE), (low + high - width) / 2
         for _ in range(_REFINEMENTS):
-            found = _rounded(x, share, steps, base)
-            best = _better(best, found)
-            codes = found[1]
+            line = _rounded(x, share, steps, base)
+            best = _better(best, line)
+            codes = line[1]
             mean_code, mean = ((codes * share).sum(-1) / total, (x * share).sum(-1) / total)
             spread = codes - mean_code[..., None]
             slope = (spread * x * share).sum(-1) / (spread.square() * share).sum(-1).clamp(min=1e-9)

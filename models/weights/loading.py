@@ -102,14 +102,14 @@ class CodedEmbedding(nn.Module):
 
 def resolve_device(device: str) -> torch.device:
     """Returns the device; "auto" is CUDA if there is one, else the CPU. Raises ValueError for one that is not there."""
-    found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    there = torch.cuda.device_count()
-    if found.type == "cuda" and found.index is None:
-        found = torch.device("cuda", 0)  # torch's own functions want a number
-    if found.type == "cuda" and (found.index or 0) >= there:
-        names = ", ".join(f"cuda:{number}" for number in range(there))
+    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    gpus = torch.cuda.device_count()
+    if chosen.type == "cuda" and chosen.index is None:
+        chosen = torch.device("cuda", 0)  # torch's own functions want a number
+    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        names = ", ".join(f"cuda:{number}" for number in range(gpus))
         raise ValueError(f"{device} is not there; there are: {names or 'cpu'}")
-    return found
+    return chosen
 
 
 def load_model(
@@ -134,7 +134,7 @@ def load_model(
         model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
         with _without_adapter(Path(directory)) as base:
-            model, told = family_of(config_of(directory)).from_pretrained(
+            model, info = family_of(config_of(directory)).from_pretrained(
                 str(base),
                 dtype=dtype,
                 device_map="balanced" if room else {"": device},
@@ -144,8 +144,8 @@ def load_model(
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        if told["missing_keys"]:
-            raise ValueError(lacking(told["missing_keys"]))
+        if info["missing_keys"]:
+            raise ValueError(lacking(info["missing_keys"]))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
@@ -261,7 +261,7 @@ class MappedWeights:
     def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
         """Raises OSError for unreadable files. Floating point tensors, except scales, are returned in `dtype`."""
         self._paths = dict(_names(Path(directory)))
-        self._blocks = {told[0]: (name, told[1]) for name in self._paths if (told := type_of(name))}
+        self._blocks = {block[0]: (name, block[1]) for name in self._paths if (block := type_of(name))}
         self.dtype = dtype
         self._weight_only = precision == "int8-weight"
 

@@ -214,4 +214,4 @@ def weight_of(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:
 def part_of(name: str, path: Path, expert: Expert) -> Any:
     """Returns an expert's part as `weight` or `bias`, of the fused tensor `name` of all weights or biases."""
     fused = read(path, name)
-    return expert.of_fused(lambda wanted: fused if name.endswith(wanted) else None, transposed=True, in_turn=True)
+    return expert.of_fused(lambda suffix: fused if name.endswith(suffix) else None, transposed=True, in_turn=True)

@@ -94,51 +94,56 @@ def quantize(
     Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
     for `llm-int8` without a text, or for a `group_size` that there is not.
     """
-    wanted = precision_of(precision)
-    if parent.has_adapter:
-        raise Conflict(
-            f"{parent.reference} has an adapter: quantize its base, {parent.lineage.parent}, then import the adapter "
-            "with that as adapter_of"
-        )
-    if wanted not in QUANTIZED or parent.precision in QUANTIZED:
-        raise Conflict(
-            f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit and 4-bit versions are "
-            "made from bf16"
-        )
-    if wanted == "file":
-        raise Conflict("A file version is made of a GGUF file, by its import: dosirak model import FILE.gguf NAME")
+    target = precision_of(precision)
+    _check_target(parent, target)
     repository.fetch(parent)
     source = repository.path(parent)
     model = skeleton.build(source)
     fit.check_tensors(source, model)
-    group = _group_size(wanted, group_size)
-    has_use = wanted == "llm-int8" or not model.is_encoder_decoder
+    group = _group_size(target, group_size)
+    has_use = target == "llm-int8" or not model.is_encoder_decoder
     calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
     stored = stored_in(source, model)
-    inputs = _measured(source, model, wanted, block_of(stored, model, wanted, group), calibration, progress)
+    inputs = _measured(source, model, target, block_of(stored, model, target, group), calibration, progress)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = plan_of(stored, model, inputs, group, progress, wanted)
+        plan = plan_of(stored, model, inputs, group, progress, target)
         quantizer = _Quantizer(plan, inputs, progress)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
-        if wanted == "llm-int8":
+        if target == "llm-int8":
             (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
-        if wanted == "int4":
+        if target == "int4":
             (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
-        recipe = _recipe(wanted, plan, group, inputs)
-        facts = parent.derived(recipe, author, precision=wanted, dtype="BF16")
+        recipe = _recipe(target, plan, group, inputs)
+        facts = parent.derived(recipe, author, precision=target, dtype="BF16")
         return repository.publish(staged, facts, parent.name, version, hashes)
 
 
+def _check_target(parent: Manifest, target: Precision) -> None:
+    """Raises Conflict where the parent cannot become a version of the `target` precision."""
+    if parent.has_adapter:
+        raise Conflict(
+            f"{parent.reference} has an adapter: quantize its base, {parent.lineage.parent}, then import the adapter "
+            "with that as adapter_of"
+        )
+    if target not in QUANTIZED or parent.precision in QUANTIZED:
+        raise Conflict(
+            f"{parent.reference} is {parent.precision} and cannot become {target}; 8-bit and 4-bit versions are "
+            "made from bf16"
+        )
+    if target == "file":
+        raise Conflict("A file version is made of a GGUF file, by its import: dosirak model import FILE.gguf NAME")
+
+
 def _measured(
-    source: Path, model: Skeleton, wanted: Precision, block: int, texts: TokenIds, progress: Progress
+    source: Path, model: Skeleton, target: Precision, block: int, texts: TokenIds, progress: Progress
 ) -> Inputs:
-    texts = _first(texts, _TOKENS_OF_INT4 if wanted == "int4" else _TOKENS)
+    texts = _first(texts, _TOKENS_OF_INT4 if target == "int4" else _TOKENS)
     tokens = sum(len(text) for text in texts)
-    if wanted == "llm-int8":
+    if target == "llm-int8":
         if not texts:
             raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
         progress(0.0, "looking for outliers")
@@ -150,7 +155,7 @@ def _measured(
     if block == 1:
         return Inputs(tokens, block, importance=mean_squares(source, [*modules, *mixtures], texts))
     moments = second_moments(source, modules, texts, block)
-    weighed = mean_squares(source, mixtures, texts) if wanted == "int4" and mixtures else {}
+    weighed = mean_squares(source, mixtures, texts) if target == "int4" and mixtures else {}
     return Inputs(tokens, block, importance=weighed, moments=moments)
 
 
@@ -160,15 +165,15 @@ def _first(texts: TokenIds, tokens: int) -> TokenIds:
     return [text for text, count in zip(texts, counts, strict=True) if count - len(text) < tokens]
 
 
-def _group_size(precision: Precision, wanted: int | None) -> int:
+def _group_size(precision: Precision, group_size: int | None) -> int:
     """Returns the group size of `int4`; 0 for other precisions."""
     if precision != "int4":
-        if wanted is not None:
+        if group_size is not None:
             raise InvalidSource(f"{precision} has no groups; leave group_size out, or choose int4")
         return 0
-    if wanted is not None and wanted not in GROUPS:
-        raise InvalidSource(f"There is no group size {wanted}; choose one of {', '.join(map(str, GROUPS))}")
-    return wanted or GROUPS[0]
+    if group_size is not None and group_size not in GROUPS:
+        raise InvalidSource(f"There is no group size {group_size}; choose one of {', '.join(map(str, GROUPS))}")
+    return group_size or GROUPS[0]
 
 
 def _outlier_report(model: Skeleton, inputs: Inputs) -> dict[str, object]:

@@ -60,7 +60,7 @@ def ask_missing(customer: Customer) -> None:
     """Ask for what was never told or stated, also for what nobody tells a shop."""
     if customer.rng.random() < 0.3:
         key, reply = customer.rng.choice((("other.ask", "other.untold"), ("detail.ask", "detail.absent")))
-        return customer.desk.answer(customer.plain(key), lines.first(reply, customer.lang), [""], told=False)
+        return customer.desk.answer(customer.plain(key), lines.first(reply, customer.lang), [""], in_window=False)
     if customer.rng.random() < 0.6:
         kinds = [kind for kind in FREQUENT if kind not in customer.desk.facts]
         if kinds:

@@ -7,7 +7,7 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from models.demo.dialogue import Asked, Dialogue, Message
+from models.demo.dialogue import Dialogue, FactAnswer, Message
 from models.demo.lexicon import Lang
 from models.demo.speech import Fact
 from models.demo.wording import attach_particles
@@ -32,7 +32,7 @@ class Desk:
     items: list[Item] = field(default_factory=list)
     priced: dict[str, str] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    answers: list[FactAnswer] = field(default_factory=list)
     values: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -40,11 +40,11 @@ class Desk:
             self.messages.append({"role": "system", "content": self.shop.system})
         self.values |= {*self.shop.facts.values(), *self.shop.menu, *self.shop.regions}
 
-    def answer(self, said: str, reply: str, right: list[str] | None = None, told: bool = True) -> None:
+    def answer(self, said: str, reply: str, right: list[str] | None = None, in_window: bool = True) -> None:
         """One exchange. `right` are the parts of the reply that the chat, the prompt or arithmetic gives."""
         reply = attach_particles(reply)
         for each in right if right is not None else []:
-            self.asked.append(Asked(len(self.messages) + 1, Fact("spoken", each), 0, told))
+            self.answers.append(FactAnswer(len(self.messages) + 1, Fact("spoken", each), 0, in_window))
         self.messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply}]
 
     def heard(self, said: str, told: dict[str, str], lang: Lang) -> None:
@@ -74,7 +74,7 @@ class Desk:
         """The customer asked for a fact of the chat, which may be missing."""
         if kind not in self.facts:
             known = lines.first(f"{kind}.known", lang)
-            return self.answer(said, lines.first("untold", lang).replace("{known}", known), [""], told=False)
+            return self.answer(said, lines.first("untold", lang).replace("{known}", known), [""], in_window=False)
         reply = lines.mostly_first(self.rng, f"{kind}.answer", lang).replace("{" + kind + "}", self.facts[kind])
         return self.answer(said, reply, [self.facts[kind]])
 
@@ -82,7 +82,7 @@ class Desk:
         """The customer asked for a fact of the shop, which may be missing."""
         if kind not in self.shop.facts:
             label = lines.first(f"{kind}.label", lang)
-            return self.answer(said, lines.first("absent", lang).replace("{label}", label), [""], told=False)
+            return self.answer(said, lines.first("absent", lang).replace("{label}", label), [""], in_window=False)
         value = self.shop.facts[kind]
         return self.answer(said, lines.first(f"{kind}.answer", lang).replace("{v}", value), [value])
 
@@ -95,7 +95,7 @@ class Desk:
     def order(self, said: str, lang: Lang, key: str = "order.answer") -> None:
         """The customer asked what was ordered, or how many (`quantity.answer`)."""
         if not self.items:
-            return self.answer(said, lines.first("order.none", lang), [""], told=False)
+            return self.answer(said, lines.first("order.none", lang), [""], in_window=False)
         text, count = orders.repeated(self.items, lang), sum(item.number for item in self.items)
         if key == "quantity.answer" and len(self.items) > 1:
             reply = lines.first("quantity_total.answer", lang).replace("{count}", str(count))
@@ -111,17 +111,17 @@ class Desk:
     def total(self, said: str, lang: Lang, fee: int = 0) -> None:
         """The customer asked what the order costs."""
         if not self.items:
-            return self.answer(said, lines.first("order.none", lang), [""], told=False)
+            return self.answer(said, lines.first("order.none", lang), [""], in_window=False)
         prices = {item.dish: self.shop.menu.get(self.priced.get(item.dish, ""), 0) for item in self.items}
         if not all(prices.values()):
-            return self.answer(said, lines.first("total.unpriced", lang), [""], told=False)
+            return self.answer(said, lines.first("total.unpriced", lang), [""], in_window=False)
         reply = attach_particles(orders.total(self.items, prices, self.shop.currency, lang, fee))
         return self.answer(said, reply, [reply.rstrip(".")])
 
     def price(self, said: str, dish: str, lang: Lang) -> None:
         """The customer asked for the price of a dish, named as on the menu, or in the customer's words if not on it."""
         if dish not in self.shop.menu:
-            return self.answer(said, lines.first("price.absent", lang).replace("{dish}", dish), [""], told=False)
+            return self.answer(said, lines.first("price.absent", lang).replace("{dish}", dish), [""], in_window=False)
         text = self.shop.currency.text(self.shop.menu[dish])
         reply = lines.first("price.answer", lang).replace("{dish}", dish).replace("{price}", text)
         return self.answer(said, reply, [dish, text])
@@ -146,7 +146,7 @@ class Desk:
     def finish(self) -> Dialogue:
         """The chat as the encoding takes it."""
         values = frozenset(self.values | {item.dish for item in self.items})
-        return Dialogue(tuple(self.messages), tuple(self.shop.documents), tuple(self.asked), values)
+        return Dialogue(tuple(self.messages), tuple(self.shop.documents), tuple(self.answers), values)
 
 
 def joined(replies: list[str], values: list[str]) -> str:

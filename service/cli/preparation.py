@@ -181,7 +181,7 @@ class Preparation:
             name = self._own_name(source.id.partition("/")[2], (f"{source.id}@", f"{source.id}:"))
             if published.newest_of(self._versions(origin), "bf16") is None:
                 checkpoint = self._downloaded(checkpoint)
-            found = self._chosen(origin, source.wanted, checkpoint.commit, name)
+            found = self._chosen(origin, source.without_revision, checkpoint.commit, name)
         return Prepared(found, is_new=True, hub=source, commit=checkpoint.commit)
 
     def _downloaded(self, checkpoint: HubCheckpoint) -> HubCheckpoint:

@@ -78,7 +78,7 @@ def test_many_chats_begin_with_a_question_to_a_shop_without_prompt() -> None:
 
 def test_replies_hold_what_is_right() -> None:
     for made in chats():
-        for entry in made.asked:
+        for entry in made.answers:
             assert entry.fact.value in made.messages[entry.index]["content"]
 
 

@@ -132,8 +132,8 @@ def test_words_are_split_beside_values_only() -> None:
 
 def test_answers_hold_their_value() -> None:
     for made in corpus()[:300]:
-        for entry in made.asked:
-            assert (entry.fact.value in made.messages[entry.index]["content"]) == entry.told
+        for entry in made.answers:
+            assert (entry.fact.value in made.messages[entry.index]["content"]) == entry.in_window
 
 
 def test_template_is_stable_under_more_turns() -> None:

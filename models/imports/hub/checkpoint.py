@@ -87,12 +87,12 @@ def begin(data_dir: Path, source: HubSource) -> HubCheckpoint:
         listing = hub.read(source)
     except InvalidSource:
         commit = Refs(data_dir).commit(source)
-        here = (downloaded(data_dir, source, commit) if commit else None) or cached(source, source.revision)
-        if here is None:
+        local = (downloaded(data_dir, source, commit) if commit else None) or cached(source, source.revision)
+        if local is None:
             raise
-        return here
-    here = downloaded(data_dir, source, listing.commit) or cached(source, listing.commit, listing)
-    return here or _begun(data_dir, listing)
+        return local
+    local = downloaded(data_dir, source, listing.commit) or cached(source, listing.commit, listing)
+    return local or _begun(data_dir, listing)
 
 
 def downloaded(data_dir: Path, source: HubSource, commit: str) -> HubCheckpoint | None:
@@ -156,10 +156,10 @@ class _Count:
     """Adds up the bytes of several files."""
 
     def __init__(self, total: int, watch: Watch) -> None:
-        self._here = 0
+        self._arrived = 0
         self._total = total
         self._watch = watch
 
     def add(self, name: str, bytes: int) -> None:
-        self._here += bytes
-        self._watch(self._here, self._total, name)
+        self._arrived += bytes
+        self._watch(self._arrived, self._total, name)

@@ -37,21 +37,21 @@ def choose(source: HubSource, names: Collection[str]) -> list[str]:
 
 def said(names: Collection[str], chosen: str) -> str:
     """Returns the sentence that lists the models and names the chosen one."""
-    there = models(names)
-    return f"{len(there)} GGUF models ({', '.join(there[:_SHOWN])}), of which {chosen} is taken" if there else chosen
+    listed = models(names)
+    return f"{len(listed)} GGUF models ({', '.join(listed[:_SHOWN])}), of which {chosen} is taken" if listed else chosen
 
 
-def _first(source: HubSource, there: list[str]) -> str:
-    wanted = (source.file,) if source.file else _USUAL
-    for each in wanted:
-        found = [name for name in there if each == name or _is_of(name, each)]
-        if len(found) == 1:
-            return found[0]
-        if found:
+def _first(source: HubSource, choices: list[str]) -> str:
+    names = (source.file,) if source.file else _USUAL
+    for each in names:
+        fitting = [name for name in choices if each == name or _is_of(name, each)]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
             break
-    if not source.file and len(there) == 1:
-        return there[0]
-    listed = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")
+    if not source.file and len(choices) == 1:
+        return choices[0]
+    listed = ", ".join(choices[:_SHOWN]) + (f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else "")
     what = f"no one GGUF file of {source.file!r}" if source.file else "no one usual GGUF file"
     raise InvalidSource(
         f"{source.id} has {what}; there are {listed or 'none'}: choose one, as {source.id}:Q4_K_M or {source.id}:FILE"

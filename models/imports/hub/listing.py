@@ -43,15 +43,15 @@ class Listing:
 def read(source: HubSource) -> Listing:
     """Asks the hub. Raises InvalidSource with the way out."""
     try:
-        told = HfApi().model_info(source.id, revision=source.revision, files_metadata=True, timeout=_SECONDS)
+        info = HfApi().model_info(source.id, revision=source.revision, files_metadata=True, timeout=_SECONDS)
     except Exception as error:  # the client raises its own, httpx2's and the system's errors
         raise refusal(source, error) from error
     files = {
         each.rfilename: HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None, each.blob_id)
-        for each in told.siblings or ()
+        for each in info.siblings or ()
         if _is_wanted(each.rfilename)
     }
-    return Listing(source, _checked(source, told.sha), files)
+    return Listing(source, _checked(source, info.sha), files)
 
 
 def _is_wanted(path: str) -> bool:
@@ -63,10 +63,10 @@ def _is_wanted(path: str) -> bool:
 def commit_of(source: HubSource, seconds: float = _SECONDS) -> str:
     """Asks the hub for the commit that the revision is now. Raises InvalidSource."""
     try:
-        told = HfApi().model_info(source.id, revision=source.revision, expand=["sha"], timeout=seconds)
+        info = HfApi().model_info(source.id, revision=source.revision, expand=["sha"], timeout=seconds)
     except Exception as error:  # as in `read`
         raise refusal(source, error) from error
-    return _checked(source, told.sha)
+    return _checked(source, info.sha)
 
 
 def _checked(source: HubSource, commit: str | None) -> str:

@@ -36,10 +36,10 @@ def is_gguf(source: HubSource, names: Collection[str]) -> bool:
 
 def texts(names: Collection[str]) -> list[str]:
     """Returns the small files to have, the weights' index among them. Adapter files are included."""
-    wanted = COPIED | CARDS | {INDEX, ADAPTER_CONFIG, MODULES, POOLING_CONFIG}
+    chosen = COPIED | CARDS | {INDEX, ADAPTER_CONFIG, MODULES, POOLING_CONFIG}
     if tokenizer_files.TOKENIZER not in names:
-        wanted = wanted | set(tokenizer_files.TO_CONVERT)
-    return sorted(wanted & set(names))
+        chosen = chosen | set(tokenizer_files.TO_CONVERT)
+    return sorted(chosen & set(names))
 
 
 def weights(source: HubSource, names: Collection[str], index: bytes | None) -> list[str]:
@@ -49,14 +49,14 @@ def weights(source: HubSource, names: Collection[str], index: bytes | None) -> l
         return gguf_choice.choose(source, names)
     if ADAPTER_WEIGHTS in names:
         return [ADAPTER_WEIGHTS]
-    found = sorted(name for name in names if name.endswith(SAFETENSORS))
-    if not found:
+    files = sorted(name for name in names if name.endswith(SAFETENSORS))
+    if not files:
         raise InvalidSource(_without(source, names))
     if index is not None:
-        return _shards(source, index, found)
-    if len(found) == 1 or WEIGHTS in found:
-        return found if len(found) == 1 else [WEIGHTS]
-    raise InvalidSource(f"{source.id} has {len(found)} safetensors files and no {INDEX}: its weights are not one model")
+        return _shards(source, index, files)
+    if len(files) == 1 or WEIGHTS in files:
+        return files if len(files) == 1 else [WEIGHTS]
+    raise InvalidSource(f"{source.id} has {len(files)} safetensors files and no {INDEX}: its weights are not one model")
 
 
 def refuse_without_config(source: HubSource, names: Collection[str]) -> None:
@@ -65,11 +65,11 @@ def refuse_without_config(source: HubSource, names: Collection[str]) -> None:
         raise InvalidSource(f"{source.id} has no config.json, so it is no checkpoint of a model: check the name")
 
 
-def _shards(source: HubSource, index: bytes, found: list[str]) -> list[str]:
+def _shards(source: HubSource, index: bytes, files: list[str]) -> list[str]:
     weight_map = parse_json(index[: MAX_JSON_BYTES + 1], INDEX).get("weight_map")
     named = weight_map.values() if isinstance(weight_map, dict) else ()
     shards = {name if isinstance(name, str) else "" for name in named}
-    missing = sorted(shards - set(found))
+    missing = sorted(shards - set(files))
     if not shards or missing:
         raise InvalidSource(f"{source.id}: {INDEX} names no weights that are there{_first(missing)}; tell its author")
     return sorted(shards)

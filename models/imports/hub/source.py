@@ -33,17 +33,19 @@ class HubSource:
     def parse(cls, text: str) -> Self | None:
         """Returns the source that `org/name`, `org/name:Q4_K_M` or one of them with `@revision` names; None for other
         text. Raises InvalidSource for a text whose revision or file is none."""
-        wanted, at, revision = text.partition("@")
-        id, _, file = wanted.partition(":")
+        place, at, revision = text.partition("@")
+        id, _, file = place.partition(":")
         if not _ID.fullmatch(id) or ".." in id:
             return None
         return cls(id, revision if at else DEFAULT_REVISION, file)
 
     def __str__(self) -> str:
-        return self.wanted if self.revision == DEFAULT_REVISION else f"{self.wanted}@{self.revision}"
+        return (
+            self.without_revision if self.revision == DEFAULT_REVISION else f"{self.without_revision}@{self.revision}"
+        )
 
     @property
-    def wanted(self) -> str:
+    def without_revision(self) -> str:
         """The source without its revision."""
         return f"{self.id}:{self.file}" if self.file else self.id
 
@@ -54,9 +56,9 @@ class HubSource:
 
     def at(self, commit: str) -> str:
         """Returns the `lineage.source` of versions that are made of this commit."""
-        return f"{self.wanted}@{commit}"
+        return f"{self.without_revision}@{commit}"
 
     @property
     def slug(self) -> str:
         """The source as one plain file name."""
-        return self.wanted.replace("/", "--").replace(":", "--")
+        return self.without_revision.replace("/", "--").replace(":", "--")

@@ -36,7 +36,7 @@ class Publications:
         version from its manifest; a version for which it raises RepositoryError is left out."""
         present = _directories(self._layout, name)
         known = self._known(name)
-        missing = dict(_asked(present - known.keys(), created_at))
+        missing = dict(_moments_of(present - known.keys(), created_at))
         self.add(name, missing)
         moments = {**known, **missing}
         return sorted(((moments[version], version) for version in present if version in moments), reverse=True)
@@ -77,7 +77,7 @@ def _directories(layout: Layout, name: str) -> set[str]:
         return set()
 
 
-def _asked(versions: Iterable[str], created_at: Callable[[str], str]) -> Iterable[tuple[str, str]]:
+def _moments_of(versions: Iterable[str], created_at: Callable[[str], str]) -> Iterable[tuple[str, str]]:
     for version in versions:
         with suppress(RepositoryError):
             yield version, created_at(version)

@@ -38,11 +38,11 @@ def require(store: SharedStore, database: str | None) -> None:
     bound = database_of(store)
     if bound == database:
         return
-    here = "no shared database is set here" if database is None else f"DOSIRAK_DATABASE_URL is database {database}"
+    setting = "no shared database is set here" if database is None else f"DOSIRAK_DATABASE_URL is database {database}"
     raise Conflict(
-        f"{store.remote.url} is the store of database {bound}, and {here}: set DOSIRAK_DATABASE_URL to that database, "
-        "or DOSIRAK_STORE_URL to another store; if that database is gone for good, end every instance of it and run "
-        "`dosirak store bind`"
+        f"{store.remote.url} is the store of database {bound}, and {setting}: set DOSIRAK_DATABASE_URL to that "
+        "database, or DOSIRAK_STORE_URL to another store; if that database is gone for good, end every instance of it "
+        "and run `dosirak store bind`"
     )
 
 

@@ -44,8 +44,8 @@ def fetch(remote: Remote, sha256: str, size: int, path: Path, source: str | None
     raise Corrupt(f"the store's {source} is not what was published ({TRIES} tries): restore it from a copy")
 
 
-def _fetched(remote: Remote, source: str, wanted: tuple[str, int], path: Path, mode: int) -> bool:
-    sha256, size = wanted
+def _fetched(remote: Remote, source: str, expected: tuple[str, int], path: Path, mode: int) -> bool:
+    sha256, size = expected
     digest, buffer = hashlib.sha256(), memoryview(bytearray(_HASHED_BYTES))
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode | stat.S_IWUSR)
     try:

@@ -67,11 +67,11 @@ class Mirror:
         that could not be shown. Raises StoreUnavailable."""
         with self._refreshing:
             listing, failed = self.store.listing(), list[str]()
-            here = set(_versions_in(self._layout))
-            for version in sorted(here & listing.deleted):
+            shown = set(_versions_in(self._layout))
+            for version in sorted(shown & listing.deleted):
                 self._hide(*version)
-            self.changed |= {name for name, _ in (here & listing.deleted) | (listing.versions - here)}
-            for version in sorted(listing.versions - here):
+            self.changed |= {name for name, _ in (shown & listing.deleted) | (listing.versions - shown)}
+            for version in sorted(listing.versions - shown):
                 try:
                     self._show(*version)
                 except (Corrupt, Conflict, NotFound) as error:
@@ -193,16 +193,16 @@ class Mirror:
         )
 
     def _belongs(self) -> None:
-        path, told = self._layout.data_dir / MARK, {"store": self.store.identity}
+        path, mark = self._layout.data_dir / MARK, {"store": self.store.identity}
         try:
             known = json.loads(path.read_bytes())
         except FileNotFoundError:
             self._require_same()
-            durable.replace(path, json.dumps(told).encode() + b"\n")
+            durable.replace(path, json.dumps(mark).encode() + b"\n")
             return
         except ValueError:
             raise Conflict(f"{MARK} of the data directory is damaged: remove it") from None
-        if known != told:
+        if known != mark:
             raise Conflict(
                 "The data directory shows the versions of another store: give back its DOSIRAK_STORE_URL, or choose "
                 "another DOSIRAK_DATA_DIR"
@@ -212,8 +212,8 @@ class Mirror:
         """Raises Conflict for a version that the store has with other content."""
         both = sorted(set(_versions_in(self._layout)) & self.store.listing().versions)
         for (name, version), stored in zip(both, self.store.manifests(both), strict=True):
-            here = (self._directory(name, version) / staging.MANIFEST).read_bytes()
-            if stored is not None and stored.to_json().encode() != here:
+            content = (self._directory(name, version) / staging.MANIFEST).read_bytes()
+            if stored is not None and stored.to_json().encode() != content:
                 raise Conflict(
                     f"{name}:{version} of the data directory is not the store's: choose another DOSIRAK_DATA_DIR, or "
                     "publish it under another name and delete it here"

@@ -128,8 +128,8 @@ class SharedStore:
     def delete(self, manifest: Manifest, reason: str, actor: str) -> None:
         """Deletes a version; its number stays used. Doing it again does no harm."""
         name, version = manifest.name, manifest.version
-        told = {"digest": manifest.digest, "reason": reason, "actor": actor, "time": timestamp(datetime.now(UTC))}
-        self.remote.create(_path("deleted", name, version), json.dumps(told, ensure_ascii=False).encode() + b"\n")
+        deletion = {"digest": manifest.digest, "reason": reason, "actor": actor, "time": timestamp(datetime.now(UTC))}
+        self.remote.create(_path("deleted", name, version), json.dumps(deletion, ensure_ascii=False).encode() + b"\n")
         self.clear(name, version)
 
     def clear(self, name: str, version: str) -> None:
@@ -196,8 +196,8 @@ def _version(path: str) -> Version | None:
 
 def _identity(url: str, content: bytes) -> str:
     try:
-        told = json.loads(content)
-        known = told["format"], str(told["id"])
+        document = json.loads(content)
+        known = document["format"], str(document["id"])
     except (ValueError, TypeError, KeyError):
         raise Conflict(f"{url} has a {IDENTITY} that is not ours: choose another prefix or directory") from None
     if known[0] != FORMAT:
