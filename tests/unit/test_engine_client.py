@@ -216,10 +216,10 @@ def test_what_a_client_gives_up_is_owed_until_the_process_has_ended_it() -> None
     stream = streams.open(make_request("a"))
     streams.to_give()
     assert streams.close(stream)
-    assert (len(streams), streams.num_given) == (0, 1)
+    assert (len(streams), streams.num_in_flight) == (0, 1)
     assert not streams.close(stream), "it is told to abort it once"
     streams.give([StepOutput("a", finish_reason=FinishReason.ABORT)])
-    assert streams.num_given == 0
+    assert streams.num_in_flight == 0
 
 
 @pytest.mark.parametrize("others", [0, 3])

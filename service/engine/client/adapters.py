@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _LoadRequest:
     """An adapter that must be loaded. `answered` becomes the reason of a failure, or "" after a load. It is None for an
     adapter of the first process's configuration."""
 
@@ -32,50 +32,50 @@ class Adapters:
     def __init__(self, known: Iterable[tuple[str, str]]) -> None:
         """`known` holds (name, directory) of the adapters that the first process loads before it is ready."""
         self._tickets = itertools.count()
-        self._wanted = {name: _Wanted(self._frame(name, directory), None) for name, directory in known}
+        self._requests = {name: _LoadRequest(self._frame(name, directory), None) for name, directory in known}
 
     def want(self, name: str, directory: str) -> LoadAdapter | None:
         """Returns the frame to send to the process; None if it was sent before."""
-        if name in self._wanted:
+        if name in self._requests:
             return None
         frame = self._frame(name, directory)
-        self._wanted[name] = _Wanted(frame, asyncio.get_running_loop().create_future())
+        self._requests[name] = _LoadRequest(frame, asyncio.get_running_loop().create_future())
         return frame
 
-    async def there(self, name: str) -> str:
+    async def failure_of(self, name: str) -> str:
         """Waits for the answer and returns the reason of a failure, or "". The caller bounds the wait."""
-        answered = self._wanted[name].answered
+        answered = self._requests[name].answered
         return await asyncio.shield(answered) if answered else ""
 
     def drop(self, name: str, why: str) -> None:
-        wanted = self._wanted.pop(name, None)
-        if wanted is not None:
-            _answer(wanted, why)
+        request = self._requests.pop(name, None)
+        if request is not None:
+            _answer(request, why)
 
     def take(self, message: AdapterLoaded) -> None:
         """Takes the process's answer to a frame."""
-        wanted = self._wanted.get(message.name)
-        if wanted is None or wanted.frame.ticket != message.ticket:
+        request = self._requests.get(message.name)
+        if request is None or request.frame.ticket != message.ticket:
             return
         if message.error:
             _logger.warning("adapter %s could not be loaded: %s", message.name, message.error)
             self.drop(message.name, message.error)
         else:
-            _answer(wanted, "")
+            _answer(request, "")
 
     def frames(self) -> list[LoadAdapter]:
         """Returns the frames to send to a new process."""
-        return [wanted.frame for wanted in self._wanted.values()]
+        return [request.frame for request in self._requests.values()]
 
     def fail(self, why: str) -> None:
         """Gives every waiting caller this reason, because the engine has ended."""
-        for wanted in self._wanted.values():
-            _answer(wanted, why)
+        for request in self._requests.values():
+            _answer(request, why)
 
     def _frame(self, name: str, directory: str) -> LoadAdapter:
         return LoadAdapter(name, directory, next(self._tickets))
 
 
-def _answer(wanted: _Wanted, why: str) -> None:
-    if wanted.answered is not None and not wanted.answered.done():
-        wanted.answered.set_result(why)
+def _answer(request: _LoadRequest, why: str) -> None:
+    if request.answered is not None and not request.answered.done():
+        request.answered.set_result(why)

@@ -130,7 +130,7 @@ class EngineClient:
             self._supervisor.send(frame)
         try:
             async with asyncio.timeout(self._policy.load_seconds):
-                error = await self._adapters.there(name)
+                error = await self._adapters.failure_of(name)
         except TimeoutError:
             error = f"it was not loaded after {self._policy.load_seconds:g} s"
             self.unload_adapter(name)
@@ -147,7 +147,7 @@ class EngineClient:
         """Records steps as Engine.profile does."""
         if self.state is not EngineState.READY:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
-        with self._profiles.asked(order) as ended:
+        with self._profiles.run(order) as ended:
             self._supervisor.send(order)
             return await ended
 
@@ -163,7 +163,7 @@ class EngineClient:
 
     def owes_answer(self) -> bool:
         """As User.owes_answer."""
-        return bool(self._streams.num_given)
+        return bool(self._streams.num_in_flight)
 
     def on_frame(self, frame: FromEngine) -> None:
         """As User.on_frame."""

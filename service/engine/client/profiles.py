@@ -22,7 +22,7 @@ class Profiles:
         self._ended: asyncio.Future[Profiled] | None = None
 
     @contextmanager
-    def asked(self, order: Profile) -> Iterator[asyncio.Future[Profiled]]:
+    def run(self, order: Profile) -> Iterator[asyncio.Future[Profiled]]:
         """Yields the end of the profile that `order` asks for. Raises Conflict while another one runs."""
         if self._ended is not None:
             raise Conflict("Another profile of this engine runs; wait for its end")

@@ -108,8 +108,8 @@ class HangWatch:
         """Notes a heartbeat. Call after `heard`."""
         seconds, forecast = heartbeat.step_seconds, heartbeat.forecast_seconds
         if seconds > self._most_seconds(forecast):
-            told = "no forecast" if forecast is None else f"a forecast of {forecast:.1f} s"
-            self._overrun = f"was in one step for {seconds:.0f} s, with {told}"
+            expected = "no forecast" if forecast is None else f"a forecast of {forecast:.1f} s"
+            self._overrun = f"was in one step for {seconds:.0f} s, with {expected}"
 
     def look(self, now: float, owes_answer: bool) -> str:
         """Returns why the process must be killed, as a clause; "" if it must not."""

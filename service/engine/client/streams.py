@@ -99,7 +99,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._waiting: dict[str, Stream] = {}
-        self._given: dict[str, Stream] = {}
+        self._in_flight: dict[str, Stream] = {}
         self._suspected: OrderedDict[Fingerprint, tuple[int, int]] = OrderedDict()
         """Deaths and crashes of each content that was suspected and not proven since."""
 
@@ -107,12 +107,12 @@ class Streams:
         return len(list(iter(self)))
 
     def __iter__(self) -> Iterator[Stream]:
-        return iter([*(each for each in self._given.values() if not each.is_closed), *self._waiting.values()])
+        return iter([*(each for each in self._in_flight.values() if not each.is_closed), *self._waiting.values()])
 
     @property
-    def num_given(self) -> int:
+    def num_in_flight(self) -> int:
         """The number of requests that the process has and must end."""
-        return len(self._given)
+        return len(self._in_flight)
 
     @property
     def num_waiting(self) -> int:
@@ -121,8 +121,8 @@ class Streams:
     def open(self, request: Request) -> Stream:
         """Opens a stream, which waits until `to_give` returns it. Raises ValueError if a request of this id is
         alive."""
-        given = self._given.get(request.id)
-        if request.id in self._waiting or (given is not None and not given.is_closed):
+        current = self._in_flight.get(request.id)
+        if request.id in self._waiting or (current is not None and not current.is_closed):
             raise ValueError(f"request {request.id} is alive already")
         stream = self._waiting[request.id] = Stream(request)
         if self._suspected:
@@ -134,14 +134,14 @@ class Streams:
         then the process owes an end."""
         if stream.is_closed:
             return False
-        given = self._given.get(stream.request.id) is stream
+        is_in_flight = self._in_flight.get(stream.request.id) is stream
         self._end(stream)
-        return given
+        return is_in_flight
 
     def give(self, outputs: Iterable[StepOutput]) -> None:
         """Hands the outputs of one step to their streams. Drops outputs of closed streams."""
         for output in outputs:
-            stream = self._given.get(output.request_id)
+            stream = self._in_flight.get(output.request_id)
             if stream is None:
                 continue
             was_suspected = stream.deaths > 0
@@ -149,7 +149,7 @@ class Streams:
             if was_suspected and stream.is_proven:
                 self._suspected.pop(fingerprint(stream.request), None)
             if output.finish_reason is not None:
-                del self._given[output.request_id]
+                del self._in_flight[output.request_id]
 
     def to_give(self) -> tuple[Request, ...]:
         """Returns the requests that the process must get now, each request once per process.
@@ -164,9 +164,9 @@ class Streams:
         suspects = [stream for stream in self._waiting.values() if stream.is_suspect]
         if not suspects and not self._on_trial():
             return self._move(list(self._waiting.values()))
-        if not self._given:
+        if not self._in_flight:
             return self._move([max(suspects, key=lambda stream: (stream.deaths, stream.crashes))])
-        if not all(stream.is_proven for stream in self._given.values()):
+        if not all(stream.is_proven for stream in self._in_flight.values()):
             return ()
         oldest = min(self._waiting.values(), key=lambda stream: stream.opened_at)
         return self._move(
@@ -174,37 +174,37 @@ class Streams:
         )
 
     def blame(self, kind: DeathKind, policy: RestartPolicy) -> Stream | None:
-        """Makes all given requests wait again, because the process died. Returns the request to blame if it is certain:
-        the request was suspected of this death and enough others in a row, and had this process for itself. The caller
-        must fail that request.
+        """Makes all requests in flight wait again, because the process died. Returns the request to blame if it is
+        certain: the request was suspected of this death and enough others in a row, and had this process for itself.
+        The caller must fail that request.
 
         The unproven requests are suspected. If all are proven, each one is, unless the process was killed from outside.
         """
-        given = list(self._given.values())
-        suspects = [stream for stream in given if not stream.is_proven]
+        in_flight = list(self._in_flight.values())
+        suspects = [stream for stream in in_flight if not stream.is_proven]
         if not suspects and kind is not DeathKind.KILLED:
-            suspects = given
-        for stream in given:
+            suspects = in_flight
+        for stream in in_flight:
             stream.begin_again(kind)
         for stream in suspects:
             stream.deaths += 1
             self._suspected[fingerprint(stream.request)] = stream.deaths, stream.crashes
         while len(self._suspected) > MOST_REMEMBERED:
             self._suspected.popitem(last=False)
-        alive = {stream.request.id: stream for stream in given if not stream.is_closed}
-        self._waiting, self._given = alive | self._waiting, {}
+        alive = {stream.request.id: stream for stream in in_flight if not stream.is_closed}
+        self._waiting, self._in_flight = alive | self._waiting, {}
         limit = policy.max_suspected_kills if kind is DeathKind.KILLED else policy.max_suspected_crashes
-        return suspects[0] if len(given) == 1 and suspects and suspects[0].deaths >= limit else None
+        return suspects[0] if len(in_flight) == 1 and suspects and suspects[0].deaths >= limit else None
 
     def expire(self, before: float) -> tuple[str, ...]:
         """Ends with DEADLINE every stream whose deadline is at or before `before`. Returns the ids that the process
         has."""
         late = [each for each in self if each.request.deadline is not None and each.request.deadline <= before]
-        told = tuple(stream.request.id for stream in late if stream.request.id in self._given)
+        to_abort = tuple(stream.request.id for stream in late if stream.request.id in self._in_flight)
         for stream in late:
             stream.queue.put_nowait(StepOutput(stream.request.id, finish_reason=FinishReason.DEADLINE))
             self._end(stream)
-        return told
+        return to_abort
 
     def fail(self, error: Callable[[], DosirakError], which: Callable[[Stream], bool] = lambda stream: True) -> None:
         """Ends the chosen streams with an error. Each gets its own exception, so that tracebacks do not mix."""
@@ -214,16 +214,16 @@ class Streams:
                 self._end(stream)
 
     def _on_trial(self) -> bool:
-        return any(stream.is_suspect and not stream.is_proven for stream in self._given.values())
+        return any(stream.is_suspect and not stream.is_proven for stream in self._in_flight.values())
 
     def _move(self, streams: list[Stream]) -> tuple[Request, ...]:
         for stream in streams:
-            self._given[stream.request.id] = self._waiting.pop(stream.request.id)
+            self._in_flight[stream.request.id] = self._waiting.pop(stream.request.id)
             stream.tell_replay()
         return tuple(stream.to_send() for stream in streams)
 
     def _end(self, stream: Stream) -> None:
-        """Closes a stream for its consumer. A given request stays until the process has ended it."""
+        """Closes a stream for its consumer. A request in flight stays until the process has ended it."""
         stream.is_closed = True
         if self._waiting.get(stream.request.id) is stream:
             del self._waiting[stream.request.id]

@@ -15,7 +15,7 @@ _ROOT: Final = Path(__file__).parents[3]
 
 
 def vllm_environment(
-    given: Mapping[str, str], data_dir: Path, ranks: int, cores: Sequence[int], place: Place = LOOPBACK
+    inherited: Mapping[str, str], data_dir: Path, ranks: int, cores: Sequence[int], place: Place = LOOPBACK
 ) -> dict[str, str]:
     """Returns the environment of a vLLM process with so many `ranks` on this host, which talk at `place`. Its
     PYTHONPATH is a directory that has this project's `service` alone: the libraries beside it are those of another
@@ -24,7 +24,7 @@ def vllm_environment(
     home = data_dir / "engines" / "vllm"
     return {
         "VLLM_LOGGING_LEVEL": "WARNING",
-        **given,
+        **inherited,
         "PYTHONPATH": str(_library(home / "lib")),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -46,14 +46,14 @@ def threads_bind(cores: Sequence[int], ranks: int) -> str:
     return "|".join(",".join(map(str, each)) for each in bound)
 
 
-def threads_of_one(given: Mapping[str, str], cores: Sequence[int], python: Path) -> dict[str, str]:
+def threads_of_one(inherited: Mapping[str, str], cores: Sequence[int], python: Path) -> dict[str, str]:
     """Returns what vLLM sets for ranks that it starts as processes, and cannot set for a core in its own: the number of
     OpenMP threads; and where they have every core of the host, one on each, which takes one OpenMP library for all."""
     threads = {"OMP_NUM_THREADS": str(len(cores))}
     libraries = sorted(python.parent.parent.glob("lib/python*/site-packages/torch/lib/libgomp*.so*"))
     if has_gpu() or not libraries or len(cores) < usable_cores():
         return threads  # of several replicas each has a part of the cores, and all would sit on the same ones
-    preloads = [each for each in (given.get("LD_PRELOAD"), str(libraries[0])) if each]
+    preloads = [each for each in (inherited.get("LD_PRELOAD"), str(libraries[0])) if each]
     return {**threads, "LD_PRELOAD": ":".join(preloads), "GOMP_CPU_AFFINITY": " ".join(map(str, cores))}
 
 

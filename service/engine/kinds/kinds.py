@@ -86,9 +86,9 @@ class EngineKind:
         """Returns `engine` of a deployment; `version` is that of the loaded engine, if it says one."""
         return {"name": self.name, "version": self.version(version), "guarantees": dict(self.guarantees)}
 
-    def version(self, told: str) -> str | None:
+    def version(self, reported: str) -> str | None:
         """Returns the engine's version: what the loaded engine says, else this project's for our own engine."""
-        return told or (__version__ if self.name == DOSIRAK else None)
+        return reported or (__version__ if self.name == DOSIRAK else None)
 
     def of(self, manifest: Manifest) -> EngineKind:
         """Returns the kind with room for adapters, if the version has one."""
@@ -153,9 +153,9 @@ def require_servable(kind: EngineKind, manifest: Manifest, *, has_encoder: bool,
         )
 
 
-def vllm_python(given: Path | None) -> Path:
-    """Returns the interpreter that has vLLM: the given one, or that of `make vllm`."""
-    return given or _ROOT / ".venv-vllm" / "bin" / "python"
+def vllm_python(configured: Path | None) -> Path:
+    """Returns the interpreter that has vLLM: the `configured` one, or that of `make vllm`."""
+    return configured or _ROOT / ".venv-vllm" / "bin" / "python"
 
 
 def require_vllm(python: Path) -> None:

@@ -46,12 +46,12 @@ _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks of adapters that vLLM can be started for."""
 
 
-def resolved(engine: str, given: Mapping[str, int | str]) -> tuple[dict[str, int], str]:
+def resolved(engine: str, options: Mapping[str, int | str]) -> tuple[dict[str, int], str]:
     """Returns the numbers of an engine's options, and its executor. Raises InvalidRequest, which names what there is,
     and UnsupportedField for options that do not go together."""
     numbers = {name: option.default for name, option in OPTIONS[engine].items()}
     executor = MP
-    for name, value in given.items():
+    for name, value in options.items():
         if name in _NAMED[engine]:
             executor = _executor(value)
         else:
@@ -65,8 +65,8 @@ def _number(engine: str, name: str, value: int | str) -> int:
     limit = OPTIONS[engine].get(name)
     if limit is None:
         known = (*OPTIONS[engine], *_NAMED[engine])
-        there = f"there are: {', '.join(known)}" if known else "it has none"
-        raise _wrong(f"The engine {engine} has no option {name[:40]!r}; {there}")
+        hint = f"there are: {', '.join(known)}" if known else "it has none"
+        raise _wrong(f"The engine {engine} has no option {name[:40]!r}; {hint}")
     if not isinstance(value, int) or not limit.least <= value <= limit.most:
         shown = repr(value[:40]) if isinstance(value, str) else value
         raise _wrong(f"`engine_options.{name}` is {shown}; it must be from {limit.least} to {limit.most}")

@@ -133,8 +133,8 @@ class BlockManager:
         first, at = sequence.num_computed_tokens // self.block_size, end - 1
         while at >= max(0, self._windows.first_seen((first + end) * self.block_size) - first):
             block, content = prefix[at], sequence.block_hashes[first + at]
-            there = content in self.offload.windows if block is None else self._windows.place_of(block) is not None
-            if not there:
+            is_kept = content in self.offload.windows if block is None else self._windows.place_of(block) is not None
+            if not is_kept:
                 end = at  # what ends behind this block, and before the old end, sees it too
             at -= 1
         return prefix[:end]

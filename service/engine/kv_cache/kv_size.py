@@ -104,19 +104,19 @@ def choose_blocks(kv_cache_bytes: int, size: KVBytes, window: int | None, demand
     as many as they can need; or as many as half of the room holds. They get none if that makes less than a quarter more
     blocks.
     """
-    room, wanted = kv_cache_bytes or int(free * FREE_MEMORY_SHARE), demand.blocks
+    room, demanded = kv_cache_bytes or int(free * FREE_MEMORY_SHARE), demand.blocks
     alike = room // size.whole
     if alike < 1:
         raise MemoryError(
             f"the KV cache needs at least {size.whole} bytes for one block; raise its size or free memory"
         )
-    if alike >= wanted:
-        return KVBlocks(alike if kv_cache_bytes else wanted)
+    if alike >= demanded:
+        return KVBlocks(alike if kv_cache_bytes else demanded)
     if window is None:
         return KVBlocks(alike)
     most, needed = (room // 2 if size.full else room) // size.window, demand.window_blocks(window, demand.sequences)
     window_blocks = next((count for count in (2 * needed, needed) if count <= most), most)
-    blocks = min(wanted, (room - window_blocks * size.window) // size.full) if size.full else wanted
+    blocks = min(demanded, (room - window_blocks * size.window) // size.full) if size.full else demanded
     if window_blocks < demand.window_blocks(window, 1) or blocks < _GAIN * alike:
         return KVBlocks(alike)
     return KVBlocks(blocks, min(blocks, (room - blocks * size.full) // size.window))

@@ -58,15 +58,15 @@ class CompiledGrammars:
         if self._grammars is None:
             raise ValueError("no grammars")
         with self._lock:
-            is_known, found = text in self._compiled, self._compiled.get(text)
+            is_known, compiled = text in self._compiled, self._compiled.get(text)
         if not is_known:
             with suppress(ValueError):
                 matcher = self._grammars.compile(text)
-                found = Compiled(matcher, tuple(certain_tokens(matcher)))
-        self._keep(text, found)
-        if found is None:
+                compiled = Compiled(matcher, tuple(certain_tokens(matcher)))
+        self._keep(text, compiled)
+        if compiled is None:
             raise ValueError("the grammar cannot be compiled")
-        return found
+        return compiled
 
     def constraint(self, params: SamplingParams) -> Constraint | None:
         """Returns the constraint of a new sequence; None without a grammar. Raises ValueError."""

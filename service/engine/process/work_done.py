@@ -30,11 +30,11 @@ class WorkDone:
 
     @property
     def prefill(self) -> PhaseWork:
-        return self._prefill.told()
+        return self._prefill.snapshot()
 
     @property
     def decode(self) -> PhaseWork:
-        return self._decode.told()
+        return self._decode.snapshot()
 
     def add(self, prefill: PhaseTally, decode: PhaseTally, seconds: float) -> None:
         """Adds a step of these counts that took so many seconds."""
@@ -83,7 +83,7 @@ class _Phase:
             self._recent_bytes -= moved
             self._recent_nanos -= nanos
 
-    def told(self) -> PhaseWork:
+    def snapshot(self) -> PhaseWork:
         return PhaseWork(
             float(self._flops),
             float(self._bytes),

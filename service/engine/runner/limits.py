@@ -81,9 +81,9 @@ def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     return [statistics.median(found[1:]) for found in times]
 
 
-def weight_memory(wanted: int = READ_BYTES) -> Tensor:
-    """Returns uint8 [wanted] of the pattern; less where less memory is free, but at least one layer in fp32."""
-    size = max(4 * OUTPUTS * DEPTH, min(wanted, available_memory() // _FREE_SHARE))
+def weight_memory(most: int = READ_BYTES) -> Tensor:
+    """Returns uint8 [most] of the pattern; less where less memory is free, but at least one layer in fp32."""
+    size = max(4 * OUTPUTS * DEPTH, min(most, available_memory() // _FREE_SHARE))
     return lazy_zeros((size // 64 * 64,), torch.uint8, huge=True).fill_(_PATTERN)
 
 
@@ -95,30 +95,30 @@ def memory_read(memory: Tensor, repeats: int) -> float:
 
 def ways(memory: Tensor) -> list[Way]:
     """Returns the ways of this machine: torch's fp32, bf16 and int8 products, and our own."""
-    found = []
+    of_machine = []
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16), ("int8", torch.int8)):
-        found.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
+        of_machine.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
         if (kernels := library()) is not None:
-            found.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
+            of_machine.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
     if kernels is not None and kernels.has_int4:
-        found.append(_native(kernels, memory, "int4 native", KINDS[INT4]))
-    return found
+        of_machine.append(_native(kernels, memory, "int4 native", KINDS[INT4]))
+    return of_machine
 
 
 def ways_of(dtype: str, memory: Tensor) -> list[Way]:
     """Returns every way to multiply in this dtype, by its name in DTYPES; 8-bit weights without 8-bit rows are bf16's.
     Raises ValueError where there is none."""
-    kernels, found = library(), []
+    kernels, possible = library(), []
     if dtype != "int8":
-        found.append(_torch(memory, f"{dtype} torch", DTYPES[dtype]))
+        possible.append(_torch(memory, f"{dtype} torch", DTYPES[dtype]))
     elif kernels is None and linear.int8_kernel(torch.device("cpu")) == "onednn":
-        found.append(_onednn(memory))
+        possible.append(_onednn(memory))
     if kernels is not None:
         kinds = [KINDS[DTYPES[dtype]], *([WEIGHT_ONLY] if dtype == "bf16" else [])]
-        found += [_native(kernels, memory, f"{dtype} native", kind) for kind in kinds]
-    if not found:
+        possible += [_native(kernels, memory, f"{dtype} native", kind) for kind in kinds]
+    if not possible:
         raise ValueError(f"no {dtype} products on this host")
-    return found
+    return possible
 
 
 def serving_ways(memory: Tensor) -> dict[str, Way]:
@@ -183,11 +183,11 @@ def _rate(way: Way, rows: Tensor, run_seconds: float) -> float:
     way.multiply(rows, way.layers - 1)
     one = time.perf_counter() - started
     chosen = max(1, min(way.layers, int(run_seconds / one)))
-    found, at = [], 0
+    times, at = [], 0
     for _ in range(3):
         started = time.perf_counter()
         for number in range(at, at + chosen):
             way.multiply(rows, number % way.layers)
-        found.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - started)
         at += chosen
-    return 2e-9 * len(rows) * OUTPUTS * DEPTH * chosen / statistics.median(found)
+    return 2e-9 * len(rows) * OUTPUTS * DEPTH * chosen / statistics.median(times)

@@ -40,13 +40,13 @@ def parts_of(batch: Batch) -> list[dict[int, Scheduled]]:
     parts: list[dict[int, Scheduled]] = [{}]
     room = PART_ROWS
     for place, item in enumerate(batch.scheduled):
-        wanted = _num_wanted(item)
-        if not wanted:
+        num_rows = _num_logprob_rows(item)
+        if not num_rows:
             parts[0][place] = item
             continue
-        if wanted <= room:
+        if num_rows <= room:
             parts[-1][place] = item
-            room -= wanted
+            room -= num_rows
             continue
         for piece in _pieces(item, room):
             if not room:
@@ -64,8 +64,9 @@ def joined(earlier: SampledToken | None, later: SampledToken | None) -> SampledT
     return replace(later, prompt_logprobs=earlier.prompt_logprobs + later.prompt_logprobs)
 
 
-def _num_wanted(item: Scheduled) -> int:
-    """Rows of which prompt logprobs are told. An encoder's input is never cut; nor does it have logits."""
+def _num_logprob_rows(item: Scheduled) -> int:
+    """Returns the number of rows whose prompt logprobs are asked for. An encoder's input is never cut
+    and has no logits."""
     sequence, params = item.sequence, item.sequence.request.params
     start = sequence.num_computed_tokens
     if params.prompt_logprobs is None or sequence.num_encoder_slots or start >= sequence.num_prompt_tokens:
@@ -197,8 +198,10 @@ class ModelRunner:
         for i, where in enumerate(step.where):
             if where.targets:
                 top = items[i].sequence.request.params.prompt_logprobs or 0
-                told = self._sampler.token_logprobs(logits[where.prompt.start : where.prompt.stop], where.targets, top)
-                results[i] = _with_prompt(results[i], tuple(told))
+                logprobs = self._sampler.token_logprobs(
+                    logits[where.prompt.start : where.prompt.stop], where.targets, top
+                )
+                results[i] = _with_prompt(results[i], tuple(logprobs))
         if step.final is not None:
             for i, states in enumerate(step.final.of_items):
                 if vector := pooled(items[i], states):
@@ -222,7 +225,7 @@ def _sample_logits(logits: Tensor, step: Step) -> Tensor:
     return logits.index_select(0, torch.tensor(rows, device=logits.device))
 
 
-def _with_prompt(token: SampledToken | None, told: tuple[TokenLogprobs, ...]) -> SampledToken:
+def _with_prompt(token: SampledToken | None, logprobs: tuple[TokenLogprobs, ...]) -> SampledToken:
     if token is None:
-        return SampledToken(None, prompt_logprobs=told)
-    return replace(token, prompt_logprobs=told)
+        return SampledToken(None, prompt_logprobs=logprobs)
+    return replace(token, prompt_logprobs=logprobs)

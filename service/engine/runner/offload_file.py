@@ -50,12 +50,12 @@ class OffloadFile:
     def _save(self, copy: BlockCopy) -> bool:
         for half in self._halves:
             self._checksums.pop((copy.disk_block, half.in_windows), None)
-        return all(self._save_half(half, block, copy.disk_block) for half, block in self._given(copy))
+        return all(self._save_half(half, block, copy.disk_block) for half, block in self._halves_of(copy))
 
     def _restore(self, copy: BlockCopy) -> bool:
-        return all(self._restore_half(half, block, copy.disk_block) for half, block in self._given(copy))
+        return all(self._restore_half(half, block, copy.disk_block) for half, block in self._halves_of(copy))
 
-    def _given(self, copy: BlockCopy) -> list[tuple[_Half, int]]:
+    def _halves_of(self, copy: BlockCopy) -> list[tuple[_Half, int]]:
         """Returns the halves of the copy's block, each with the block that holds it."""
         full, in_windows = self._halves
         if copy.window_block is None:

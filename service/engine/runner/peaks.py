@@ -120,15 +120,15 @@ def _cuda_flops(dtype: str, device: torch.device) -> float:
 
 def _repeated(run: Callable[[], object], device: torch.device) -> Sequence[float]:
     """Returns the times of runs, the first one left out, as many as the time allows."""
-    found: list[float] = []
+    seconds: list[float] = []
     deadline = time.perf_counter() + _SECONDS
-    while len(found) < 3 or time.perf_counter() < deadline:
+    while len(seconds) < 3 or time.perf_counter() < deadline:
         started = time.perf_counter()
         run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - started)
-    return found[1:]
+        seconds.append(time.perf_counter() - started)
+    return seconds[1:]
 
 
 def _host(device: torch.device) -> str:

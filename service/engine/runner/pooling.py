@@ -38,12 +38,12 @@ class FinalStates:
 
     @classmethod
     def of(cls, rows: Seq[range | None], device: torch.device) -> FinalStates | None:
-        """Returns the wanted rows of all items, as `wanted_rows` gives them; None if no item is pooled."""
+        """Returns the rows of all items that pooling reads, as `pooled_rows` gives them; None if no item is pooled."""
         if all(each is None for each in rows):
             return None
-        wanted = [each or NO_ROWS for each in rows]
-        joined = [row for each in wanted for row in each]
-        return cls(torch.tensor(joined, dtype=torch.long, device=device), tuple(map(len, wanted)))
+        taken = [each or NO_ROWS for each in rows]
+        joined = [row for each in taken for row in each]
+        return cls(torch.tensor(joined, dtype=torch.long, device=device), tuple(map(len, taken)))
 
     def take(self, hidden: Tensor) -> None:
         """Keeps the wanted ones of all packed rows [rows of the step, hidden]."""
@@ -56,7 +56,7 @@ class FinalStates:
         return torch.split(self.states, list(self.counts))
 
 
-def wanted_rows(item: Scheduled, row: int, start: int, count: int) -> range | None:
+def pooled_rows(item: Scheduled, row: int, start: int, count: int) -> range | None:
     """Returns the packed rows that the item's pooling reads; None if it is not pooled. The item has
     `count` rows from `row` on, the first of them at position `start`."""
     if item.sequence.request.params.pooling is None:

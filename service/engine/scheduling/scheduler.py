@@ -300,8 +300,8 @@ class Scheduler:
         items = [Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()]
         if drafts or certain:
             behind = {**drafts, **certain}
-            given = [(item.sequence, item.num_tokens, behind.get(item.sequence, ())) for item in items]
-            items = [Scheduled(each, count + len(draft), draft, each in certain) for each, count, draft in given]
+            extended = [(item.sequence, item.num_tokens, behind.get(item.sequence, ())) for item in items]
+            items = [Scheduled(each, count + len(draft), draft, each in certain) for each, count, draft in extended]
         return sorted(items, key=_adapter) if self._num_adapted else items
 
     def _victim(self) -> Sequence:

@@ -44,16 +44,16 @@ class Speculation:
         """Returns the tokens that grammars leave behind the last known ones of decodes, as far as they have slots. They
         cost a step's rows, but no steps of their own. It never preempts, and `reserve` blocks stay free."""
         room = self._policy.max_num_batched_tokens - sum(plan.values())
-        found: Drafts = {}
+        drafts: Drafts = {}
         for sequence in plan:
             if sequence.constraint is None or sequence.num_remaining_tokens != 1 or not sequence.num_output_tokens:
                 continue
             tokens = sequence.constraint.certain(min(MOST_CERTAIN, self._left(sequence) - 1, room))
             tokens = tokens[: self._room(sequence, len(tokens), reserve)] if tokens else ()
             if tokens:
-                found[sequence] = tokens
+                drafts[sequence] = tokens
                 room -= len(tokens)
-        return found
+        return drafts
 
     def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> Drafts:
         """Returns drafts that have slots. It never preempts, and `reserve` blocks stay free."""
@@ -73,15 +73,15 @@ class Speculation:
         work = _work(decodes)
         if not self._policy.pays(work):
             return
-        found = [
+        proposers = [
             (sequence, proposer)
             for sequence in decodes
             if (proposer := _proposer(sequence)).follow(sequence.token_ids)
             and proposer.acceptance >= self._model_probability(sequence)
         ]
-        offers = [Offer(proposer.acceptance, each.num_tokens, self.most(each)) for each, proposer in found]
+        offers = [Offer(proposer.acceptance, each.num_tokens, self.most(each)) for each, proposer in proposers]
         room = self._policy.max_num_batched_tokens - len(decodes)
-        for (sequence, proposer), length in zip(found, self._policy.draft_lengths(work, offers, room), strict=True):
+        for (sequence, proposer), length in zip(proposers, self._policy.draft_lengths(work, offers, room), strict=True):
             if length:
                 yield sequence, proposer.draft(sequence.token_ids, length)
 
@@ -111,16 +111,16 @@ class Speculation:
             return 0.0
         return _acceptance(sequence, self._acceptance).probability
 
-    def _model_drafts(self, model: DraftModel, decodes: SequenceOf[Sequence], given: Drafts, reserve: int) -> Drafts:
+    def _model_drafts(self, model: DraftModel, decodes: SequenceOf[Sequence], others: Drafts, reserve: int) -> Drafts:
         """Returns drafts of the model for sequences that have none."""
         work = _work(decodes)
         if not self._policy.pays(work):
             return {}
         for sequence in decodes:
             _acceptance(sequence, self._acceptance).judge(sequence.token_ids)
-        members = [each for each in decodes if each not in given and each.num_tokens < model.max_num_tokens]
+        members = [each for each in decodes if each not in others and each.num_tokens < model.max_num_tokens]
         orders = []
-        for sequence, length in zip(members, self._model_lengths(model, members, work, given), strict=True):
+        for sequence, length in zip(members, self._model_lengths(model, members, work, others), strict=True):
             count = self._room(sequence, length, reserve) if length else 0
             if count > 0:
                 orders.append(DraftOrder(sequence, min(count, length)))
@@ -130,18 +130,18 @@ class Speculation:
         right = (
             (order.sequence, _admissible(order.sequence, draft)) for order, draft in zip(orders, drafts, strict=True)
         )
-        found = {sequence: draft for sequence, draft in right if draft}
-        for sequence, draft in found.items():
+        admissible = {sequence: draft for sequence, draft in right if draft}
+        for sequence, draft in admissible.items():
             _acceptance(sequence, self._acceptance).expect(draft, sequence.num_tokens)
-        return found
+        return admissible
 
     def _model_lengths(
-        self, model: DraftModel, members: SequenceOf[Sequence], work: StepWork, given: Drafts
+        self, model: DraftModel, members: SequenceOf[Sequence], work: StepWork, others: Drafts
     ) -> SequenceOf[int]:
-        """Returns how many drafts of the model each member gets in a step of `work` and the `given` drafts."""
-        rows = sum(map(len, given.values()))
-        kv_tokens = sum(sequence.num_tokens * len(draft) for sequence, draft in given.items())
-        expected = work.tokens + sum(_expected(sequence, draft) for sequence, draft in given.items())
+        """Returns how many drafts of the model each member gets in a step of `work` and the drafts of `others`."""
+        rows = sum(map(len, others.values()))
+        kv_tokens = sum(sequence.num_tokens * len(draft) for sequence, draft in others.items())
+        expected = work.tokens + sum(_expected(sequence, draft) for sequence, draft in others.items())
         offers = [self._model_offer(model, sequence) for sequence in members]
         room = self._policy.max_num_batched_tokens - work.tokens - rows
         beside = StepWork(work.tokens + rows, work.kv_tokens + kv_tokens)

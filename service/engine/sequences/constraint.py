@@ -132,24 +132,24 @@ class Constraint:
         """Returns what is allowed behind the certain tokens, which are the first `agreed` drafts, and behind each draft
         that follows, up to one that is not allowed."""
         certain, taken = self._certain.copy(), 0
-        found: list[Allowed | None] = []
+        allowed: list[Allowed | None] = []
         if agreed and not self._matcher.consume_tokens(list(drafts[:agreed])):
-            return found
+            return allowed
         if agreed:
             taken = agreed
             self._certain.clear()
             self._certain.extend(certain_tokens(self._matcher))
-        found.append(None if agreed and self.is_complete else self._next())
+        allowed.append(None if agreed and self.is_complete else self._next())
         for draft in drafts[agreed:]:
             if self._matcher.validate_tokens([draft]) != 1 or not self._matcher.consume_token(draft):
                 break
             taken += 1
             self._advance(draft)
-            found.append(None if self.is_complete else self._next())
+            allowed.append(None if self.is_complete else self._next())
         if taken:
             self._matcher.rollback(taken)
         self._certain = certain
-        return found
+        return allowed
 
     def _consume(self, token_id: int) -> None:
         if self._matcher.consume_token(token_id):

@@ -128,8 +128,8 @@ class VllmCore:
             seconds = time.monotonic() - started
             self._in_step = False
             facts, self._steps.facts = self._steps.facts, StepFacts()
-            given = (self._output(each, facts.sequences) for each in computed)
-            outputs = [each for each in given if each is not None]
+            news = (self._output(each, facts.sequences) for each in computed)
+            outputs = [each for each in news if each is not None]
             has_first = any(each.queue_seconds is not None for each in outputs)
             self._tally.observe(facts, kv_tokens, has_first, seconds)
         ended, self._ended = self._ended, []
@@ -222,11 +222,11 @@ class VllmCore:
         if reason:
             del self._live[computed.request_id]
         wants, times = request.params.logprobs, computed.metrics
-        given = completion.logprobs if wants is not None and token_ids else None
+        logprobs = completion.logprobs if wants is not None and token_ids else None
         return StepOutput(
             request.id,
             token_ids,
-            mapping.logprobs(token_ids, given, wants) if given and wants is not None else (),
+            mapping.logprobs(token_ids, logprobs, wants) if logprobs and wants is not None else (),
             mapping.prompt_logprobs(request, computed.prompt_logprobs) if is_first else (),
             reason or None,
             computed.num_cached_tokens or 0,
@@ -246,14 +246,14 @@ def build(config: EngineConfig, report: Report) -> tuple[VllmCore, EngineInfo]:
     arguments = mapping.engine_arguments(config, model_dir, rank_bytes)
     arguments |= gathered(config, rank_bytes, report)
     report("starting vLLM", 0.1)
-    wanted = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    vllm_config = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     steps = StepLogger()
-    engine = LLMEngine.from_vllm_config(wanted, stat_loggers=[lambda *_: steps])
+    engine = LLMEngine.from_vllm_config(vllm_config, stat_loggers=[lambda *_: steps])
     if mapping.has_stages(config):
         engine.collective_rpc("prepare_stage")
     report("starting vLLM", 1.0)
-    cache, vocab_size = wanted.cache_config, wanted.model_config.get_vocab_size()
-    tally = Tally(cache.num_gpu_blocks, wanted.scheduler_config.max_num_batched_tokens)
+    cache, vocab_size = vllm_config.cache_config, vllm_config.model_config.get_vocab_size()
+    tally = Tally(cache.num_gpu_blocks, vllm_config.scheduler_config.max_num_batched_tokens)
     core = VllmCore(engine, steps, tally, config, vocab_size)
     for name, directory in config.adapters:
         core.read_adapter(name, directory)()
@@ -284,8 +284,8 @@ def headless(
 ) -> None:
     """Starts this node's ranks, calls `began` when they serve, and never returns: the ranks end with this process."""
     arguments = mapping.engine_arguments(config, model_dir, cache_bytes) | of_node
-    wanted = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT, headless=True)
-    executor = MultiprocExecutor(wanted, monitor_workers=False)
+    vllm_config = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT, headless=True)
+    executor = MultiprocExecutor(vllm_config, monitor_workers=False)
     began()
     threading.Event().wait()
     executor.shutdown()

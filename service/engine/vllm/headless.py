@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from service.engine.vllm import ranks
 from service.engine.vllm.lines import Go, Lines, Lost, Message, Phase, Prepare, Prepared
 from service.engine.vllm.mapping import node_arguments
-from service.engine.vllm.releases import here, refusal
+from service.engine.vllm.releases import own_release, refusal
 from service.host import die_with_parent
 
 M = TypeVar("M", bound=Message)
@@ -43,14 +43,14 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(parent: Lines) -> None:
-    if refused := refusal(here()):
+    if refused := refusal(own_release()):
         raise RuntimeError(refused)
     from service.engine.vllm.core import headless
     from service.engine.vllm.weights import written_for_vllm
 
-    wanted = _wait(parent, Prepare)
-    order, config = wanted.order, wanted.order.config
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = wanted.threads_bind
+    prepare = _wait(parent, Prepare)
+    order, config = prepare.order, prepare.order.config
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = prepare.threads_bind
     parent.send(Phase("writing weights for vLLM"))
     model_dir = written_for_vllm(config.model_dir, config.precision, config.offload_directory, config.digest)
     parent.send(Prepared())
@@ -65,7 +65,7 @@ def _serve(parent: Lines) -> None:
         ranks.watch(end)
         parent.send(Phase("serving"))
 
-    of_node = node_arguments(config.options["nodes"], wanted.rank, wanted.head, port)
+    of_node = node_arguments(config.options["nodes"], prepare.rank, prepare.head, port)
     headless(config, model_dir, order.cache_bytes, of_node, began)
 
 

@@ -109,10 +109,10 @@ def can_go_on(request: Request) -> bool:
 
 def prompt(request: Request) -> dict[str, Any]:
     """Returns vLLM's prompt. Its salts are short texts; an empty one is no salt."""
-    given: dict[str, Any] = {"prompt_token_ids": [*request.token_ids, *request.emitted]}
+    inputs: dict[str, Any] = {"prompt_token_ids": [*request.token_ids, *request.emitted]}
     if request.cache_salt:
-        given["cache_salt"] = hashlib.sha256(request.cache_salt.encode()).hexdigest()
-    return given
+        inputs["cache_salt"] = hashlib.sha256(request.cache_salt.encode()).hexdigest()
+    return inputs
 
 
 def sampling(request: Request) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def sampling(request: Request) -> dict[str, Any]:
     params, done = request.params, len(request.emitted)
     greedy = params.temperature < MIN_TEMPERATURE or params.top_p == 0
     max_tokens = max(1, params.max_tokens - done)
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "max_tokens": max_tokens,
         "min_tokens": min(max(0, params.min_tokens - done), max_tokens),
         "temperature": 0.0 if greedy else params.temperature,
@@ -131,14 +131,14 @@ def sampling(request: Request) -> dict[str, Any]:
         "detokenize": False,
     }
     if not greedy:
-        asked |= {name: getattr(params, name) for name in FILTERS} | {"seed": seed(request)}
+        arguments |= {name: getattr(params, name) for name in FILTERS} | {"seed": seed(request)}
     if params.logit_bias:
-        asked["logit_bias"] = dict(params.logit_bias)
+        arguments["logit_bias"] = dict(params.logit_bias)
     if params.logprobs is not None:
-        asked["logprobs"] = params.logprobs
+        arguments["logprobs"] = params.logprobs
     if params.prompt_logprobs is not None and not (request.emitted or request.emitted_prompt_logprobs):
-        asked["prompt_logprobs"] = params.prompt_logprobs
-    return asked
+        arguments["prompt_logprobs"] = params.prompt_logprobs
+    return arguments
 
 
 def seed(request: Request) -> int:
@@ -155,12 +155,14 @@ def priority(request: Request) -> int:
 
 
 def logprobs(
-    token_ids: Iterable[int], given: Iterable[Mapping[int, Logprob] | None], most: int
+    token_ids: Iterable[int], positions: Iterable[Mapping[int, Logprob] | None], most: int
 ) -> tuple[TokenLogprobs, ...]:
     """Returns the logprobs of tokens: vLLM gives those of the likeliest and of the token itself, in no order that it
     promises."""
     return tuple(
-        _position(token_id, known, most) for token_id, known in zip(token_ids, given, strict=True) if known is not None
+        _position(token_id, known, most)
+        for token_id, known in zip(token_ids, positions, strict=True)
+        if known is not None
     )
 
 
@@ -170,10 +172,10 @@ def _position(token_id: int, known: Mapping[int, Logprob], most: int) -> TokenLo
 
 
 def prompt_logprobs(
-    request: Request, given: Sequence[Mapping[int, Logprob] | None] | None
+    request: Request, positions: Sequence[Mapping[int, Logprob] | None] | None
 ) -> tuple[TokenLogprobs, ...]:
     """Returns the logprobs of the prompt from `prompt_logprobs_start` on; vLLM gives those of every position."""
     most, first = request.params.prompt_logprobs, max(1, request.params.prompt_logprobs_start)
-    if most is None or not given:
+    if most is None or not positions:
         return ()
-    return logprobs(request.token_ids[first:], given[first : len(request.token_ids)], most)
+    return logprobs(request.token_ids[first:], positions[first : len(request.token_ids)], most)

@@ -50,13 +50,13 @@ def rank_cache_bytes(config: EngineConfig, *, is_cpu: bool) -> int:
     ranks = num_ranks(config)
     if config.kv_cache_bytes or not is_cpu:
         return config.kv_cache_bytes // ranks
-    here = ranks // config.options.get("nodes", 1)
+    local_ranks = ranks // config.options.get("nodes", 1)
     free = int(_CACHE_SHARE * (available_memory() - config.promised_bytes))
-    return max(_LEAST_CPU_CACHE, min(_MAX_CPU_CACHE, free) // here)
+    return max(_LEAST_CPU_CACHE, min(_MAX_CPU_CACHE, free) // local_ranks)
 
 
 def resident_bytes() -> int:
     """Returns the memory of this process and of its ranks; pages that they share count in each."""
-    here = [os.getpid(), *(each.pid for each in multiprocessing.active_children() if each.pid)]
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) for pid in here)
+    pids = [os.getpid(), *(each.pid for each in multiprocessing.active_children() if each.pid)]
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE")

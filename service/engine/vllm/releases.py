@@ -24,18 +24,18 @@ for name in {PACKAGES}:
 """
 
 
-def refusal(found: str) -> str:
+def refusal(release: str) -> str:
     """Returns why this release of vLLM cannot serve, with the command that helps; "" if it can. "" is no vLLM."""
     least, below = TESTED
     command = "run `make vllm`, or set DOSIRAK_VLLM_PYTHON to an interpreter that has it"
-    if not found:
+    if not release:
         return f"vLLM is not installed: {command}"
-    if not least <= _number(found) < below:
-        return f"vLLM {found} was not tested with this release; {'.'.join(map(str, least))} was: {command}"
+    if not least <= _number(release) < below:
+        return f"vLLM {release} was not tested with this release; {'.'.join(map(str, least))} was: {command}"
     return ""
 
 
-def here() -> str:
+def own_release() -> str:
     """Returns the release that this interpreter has; "" for none."""
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -47,15 +47,15 @@ def installed(python: str) -> str:
     """Returns the release that another interpreter has; "" for none. An answer is kept until its packages change."""
     packages = sorted(Path(python).parent.parent.glob("lib/python*/site-packages"))
     try:
-        return _asked(python, packages[0].stat().st_mtime_ns if packages else Path(python).stat().st_mtime_ns)
+        return _probed(python, packages[0].stat().st_mtime_ns if packages else Path(python).stat().st_mtime_ns)
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 @cache
-def _asked(python: str, changed: int) -> str:
-    told = subprocess.run((python, "-c", _PROBE), capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
-    return told.stdout.strip()
+def _probed(python: str, changed: int) -> str:
+    probe = subprocess.run((python, "-c", _PROBE), capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+    return probe.stdout.strip()
 
 
 def _number(release: str) -> tuple[int, ...]:

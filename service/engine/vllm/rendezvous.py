@@ -23,7 +23,7 @@ from service.engine.process.heartbeat import Report
 from service.engine.protocol.messages import EngineConfig, NodesConfig
 from service.engine.vllm.lines import Go, Join, Lines, Lost, Message, Order, Phase, Prepared, Refused, keep_alive
 from service.engine.vllm.mapping import node_arguments
-from service.engine.vllm.releases import here
+from service.engine.vllm.releases import own_release
 
 _LOOK_SECONDS: Final = 0.5
 _JOIN_SECONDS: Final = 10.0
@@ -176,15 +176,15 @@ class Rendezvous:
                 raise ValueError(f"{type(message).__name__} is not for the head now")
 
     def _join(self, node: _Node, join: Join) -> None:
-        ours = (here(), self._config.software)
+        ours = (own_release(), self._config.software)
         if (join.vllm, join.software) != ours:
             cause = f"the head has vLLM {ours[0]} and dosirak {ours[1]}, and this node vLLM {join.vllm} and dosirak "
             self._refuse(node, f"{cause}{join.software}: install the same releases on both")
         elif join.rank not in self._ranks:
             self._refuse(node, f"there is no rank {join.rank}: the nodes of this engine are 1 to {self._ranks[-1]}")
         elif join.rank in self._nodes:
-            there = self._nodes[join.rank].address
-            self._refuse(node, f"the node of rank {join.rank} is here already, from {there}", final=False)
+            address = self._nodes[join.rank].address
+            self._refuse(node, f"the node of rank {join.rank} is here already, from {address}", final=False)
         else:
             self._strangers.remove(node)
             node.rank = join.rank

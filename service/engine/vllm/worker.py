@@ -14,13 +14,13 @@ from service.engine.process.heartbeat import Report
 from service.engine.process.loop import Core, run_process
 from service.engine.protocol.messages import EngineConfig, EngineInfo
 from service.engine.vllm import ranks
-from service.engine.vllm.releases import here, refusal
+from service.engine.vllm.releases import own_release, refusal
 
 
 def build(config: EngineConfig, report: Report) -> tuple[Core, EngineInfo]:
     """Builds vLLM's core, which from then on ends with any of its ranks. Raises RuntimeError for a release that was not
     tested, before it is imported."""
-    if refused := refusal(here()):
+    if refused := refusal(own_release()):
         raise RuntimeError(refused)
     report("importing vLLM", 0.0)
     from service.engine.vllm.core import build as build_core

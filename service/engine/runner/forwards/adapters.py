@@ -122,8 +122,8 @@ class _Added:
             self._native.add(kernels, rows, out)
             return out.to(y.dtype)
         for weights, first in self._parts:
-            here = out[:, first : first + weights.b.shape[1]]
-            here += low_rank(rows, weights)
+            columns = out[:, first : first + weights.b.shape[1]]
+            columns += low_rank(rows, weights)
         return out.to(y.dtype)
 
 

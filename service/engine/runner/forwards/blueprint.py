@@ -185,19 +185,19 @@ HEAD = "lm_head"
 
 def places_of(whole: Blueprint) -> dict[str, Place]:
     """Returns the places of all linear modules that an adapter can add to, by name. An expert's are none of them."""
-    found = {HEAD: Place(len(whole.layers), HEAD, 0)}
+    places = {HEAD: Place(len(whole.layers), HEAD, 0)}
     outline = whole.outline
     order = order_of(outline.heads, outline.kv_heads, outline.head_dim) if outline.interleaved else None
     for index, (names, plan) in enumerate(zip(whole.outline.layers, whole.layers, strict=True)):
         for product in PRODUCTS[:2] if names.experts else PRODUCTS:
             if product == "qkv" and order is not None:
-                found[names.qkv[0]] = Place(index, product, 0, order)
+                places[names.qkv[0]] = Place(index, product, 0, order)
                 continue
             first = 0
             for name, part in zip(getattr(names, product), getattr(plan, product), strict=True):
-                found[name] = Place(index, product, first)
+                places[name] = Place(index, product, first)
                 first += len(part.weight)
-    return found
+    return places
 
 
 class Weights(Protocol):

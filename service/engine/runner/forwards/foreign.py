@@ -70,11 +70,11 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     spec = AttentionSpec(scale, sliding_window, softcap, sinks=sinks)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    here = plan.on(query.device)
-    kept = here.cache.shapes[layer]
+    own_plan = plan.on(query.device)
+    kept = own_plan.cache.shapes[layer]
     if (*k.shape[1:], v.shape[2]) != (kept.kv_heads, kept.key_dim, kept.value_dim):
         raise CannotServe("its cache keeps something else than the keys and values that its attention reads")
-    return here.attend(layer, q, k, v, spec)[None], None
+    return own_plan.attend(layer, q, k, v, spec)[None], None
 
 
 def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
@@ -96,8 +96,8 @@ def _rope_kinds(module: nn.Module) -> Iterable[str]:
 
 def _short_logits(model: transformers.PreTrainedModel) -> Tensor:
     token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
-    given = {"decoder_input_ids": token_ids} if model.config.is_encoder_decoder else {}
-    logits: Tensor = model(input_ids=token_ids, **given, use_cache=False).logits
+    decoder_inputs = {"decoder_input_ids": token_ids} if model.config.is_encoder_decoder else {}
+    logits: Tensor = model(input_ids=token_ids, **decoder_inputs, use_cache=False).logits
     return logits.float()
 
 
@@ -199,19 +199,19 @@ def _no_states(model: transformers.PreTrainedModel) -> str:
 
 
 @contextmanager
-def _final_states(model: transformers.PreTrainedModel, wanted: bool) -> Iterator[list[Tensor]]:
-    """Gives the list that gets the `last_hidden_state` [rows, hidden] of each forward meanwhile, if it is wanted. Some
+def _final_states(model: transformers.PreTrainedModel, is_read: bool) -> Iterator[list[Tensor]]:
+    """Gives the list that gets the `last_hidden_state` [rows, hidden] of each forward meanwhile, if it `is_read`. Some
     architectures call their decoder past the model that holds it."""
-    found: list[Tensor] = []
+    states: list[Tensor] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        found[:] = [output[0][0]]  # the outermost comes last
+        states[:] = [output[0][0]]  # the outermost comes last
 
     inner: Any = (model.base_model, model.get_decoder())  # type: ignore[no-untyped-call]
-    modules = {each for each in inner if isinstance(each, nn.Module) and each is not model} if wanted else ()
+    modules = {each for each in inner if isinstance(each, nn.Module) and each is not model} if is_read else ()
     hooks = [each.register_forward_hook(note) for each in modules]
     try:
-        yield found
+        yield states
     finally:
         for hook in hooks:
             hook.remove()
@@ -271,33 +271,35 @@ class PerSequenceForward(LibraryForward):
         super().__init__(model)
 
     def __call__(self, step: Step) -> Tensor:
-        wanted = step.logit_rows.tolist()
-        found: dict[int, Tensor] = {}
+        logit_rows = step.logit_rows.tolist()
+        by_row: dict[int, Tensor] = {}
         states: list[Tensor] = []
         adapters = {each.row: each.adapter for each in step.adapter_rows}
         for sequence in step.sequences:
-            rows = [row for row in dict.fromkeys(wanted) if sequence.row <= row < sequence.row + sequence.count]
+            rows = [row for row in dict.fromkeys(logit_rows) if sequence.row <= row < sequence.row + sequence.count]
             with (
                 self._adapted.all_rows(adapters.get(sequence.row, "")),
                 _final_states(self.model, step.final is not None) as final,
             ):
                 logits = run_over_blocks(self.model, step, sequence)
             states += final
-            found.update((row, logits[row - sequence.row]) for row in rows)
+            by_row.update((row, logits[row - sequence.row]) for row in rows)
         if step.final is not None:
             step.final.take(torch.cat(states))
-        return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
+        return (
+            torch.stack([by_row[row] for row in logit_rows]) if logit_rows else step.token_ids.new_zeros(0, 1).float()
+        )
 
 
 def run_over_blocks(model: transformers.PreTrainedModel, step: Step, sequence: SequenceRows) -> Tensor:
     """Returns the logits of all rows of one sequence of a step, by the library's forward."""
     blocks = step.plan.cache
     layers = [_BlockLayer(blocks, layer, sequence) for layer in range(len(blocks.shapes))]
-    here, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
+    rows, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
     arguments = {
-        "input_ids": step.token_ids[None, here],
+        "input_ids": step.token_ids[None, rows],
         "attention_mask": torch.ones(1, end, dtype=torch.long, device=step.positions.device),
-        "position_ids": step.positions[None, here],
+        "position_ids": step.positions[None, rows],
         "past_key_values": Cache(layers=list(layers)),
         "use_cache": True,
     }

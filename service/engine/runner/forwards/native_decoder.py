@@ -131,12 +131,12 @@ class NativeDecoder(nn.Module):
         states = torch.empty(len(state_rows), self.head.in_features)
         read = (step.logit_rows[: len(logits)], state_rows)
         tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
-        given = map(address, (token_ids, step.positions, *read))
-        rest = map(address, (plan.sequence_rows, logits, states))
+        inputs = map(address, (token_ids, step.positions, *read))
+        outputs = map(address, (plan.sequence_rows, logits, states))
         numbers = (len(token_ids), len(plan.sequences), *map(len, read), len(plan.tables))
         owners = torch.full((len(token_ids) if step.adapter_rows else 0,), -1)
         adapters = self._adapters_struct(step, owners)
-        self._library.step(model, StepStruct(*numbers, *given, tables, *rest, adapters))
+        self._library.step(model, StepStruct(*numbers, *inputs, tables, *outputs, adapters))
         return states
 
     def parts(self, step: Step) -> Parts:

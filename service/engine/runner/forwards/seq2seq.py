@@ -218,8 +218,8 @@ class Seq2SeqForward:
     def _with_positions(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if "position_ids" not in kwargs:
             raise CannotServe("its decoder embeds positions that it is not told")
-        given = kwargs["position_ids"]
-        return args, kwargs | {"position_ids": self._positions.view(given.shape)}
+        position_ids = kwargs["position_ids"]
+        return args, kwargs | {"position_ids": self._positions.view(position_ids.shape)}
 
     @torch.inference_mode()
     def _observe_biases(self, count: int) -> dict[int, DistanceBias]:

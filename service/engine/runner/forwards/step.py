@@ -16,7 +16,7 @@ from torch import Tensor
 
 from service.engine.runner.forwards.attention import AttentionPlan, SequenceRows
 from service.engine.runner.kv_cache import KVCache
-from service.engine.runner.pooling import FinalStates, wanted_rows
+from service.engine.runner.pooling import FinalStates, pooled_rows
 from service.engine.sequences.batch import Batch, Scheduled
 from service.engine.sequences.sequence import Sequence
 
@@ -111,7 +111,7 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         sequences.append(packed)
         first = len(rows)
         where.append(_logit_rows(item, packed, rows))
-        state_rows.append(wanted_rows(item, packed.row, start, packed.count))
+        state_rows.append(pooled_rows(item, packed.row, start, packed.count))
         if adapter := sequence.request.adapter:
             adapter_rows.append(AdapterRows(packed.row, packed.count, adapter))
             logit_adapter_rows.append(AdapterRows(first, len(rows) - first, adapter))
@@ -133,8 +133,8 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
 
 
 def _encoded(sequence: Sequence, table: Seq[int]) -> Encoded:
-    given = sequence.request.token_ids
-    return Encoded(() if sequence.num_computed_tokens else given, len(given), table)
+    token_ids = sequence.request.token_ids
+    return Encoded(() if sequence.num_computed_tokens else token_ids, len(token_ids), table)
 
 
 def _logit_rows(item: Scheduled, packed: SequenceRows, rows: list[int]) -> LogitRows:

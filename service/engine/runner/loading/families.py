@@ -80,8 +80,8 @@ def _rotaries(rope: Any) -> dict[str, Rotary]:
 def _activation(config: Any) -> str:
     if config.model_type == "gpt_oss":  # says silu, and computes more
         return "clamped_silu"
-    told = str(getattr(config, "hidden_activation", None) or config.hidden_act)
-    return OTHER_NAMES.get(told, told)
+    name = str(getattr(config, "hidden_activation", None) or config.hidden_act)
+    return OTHER_NAMES.get(name, name)
 
 
 def _head(model: Any, embedding: str) -> str:

@@ -138,22 +138,22 @@ def observe_lesson(
     rounded = torch.bfloat16 if kind == "bf16" and kernels is not None and rounds_rows(kernels) else torch.float32
     config = model.config.get_text_config()
     past = past_of(config, positions)
-    found: list[Teacher] = []
+    teachers: list[Teacher] = []
     logits: list[Tensor] = []
     try:
         layers = layers_of(model, len(shapes))
         cache = cache_of(shapes, torch.float32, devices)
         for step in pieces(cache, config.vocab_size, positions, past, devices[0]):
-            found.append(Teacher(layers, None, spreads=not found))
-            with in_fp32(model, layers, rounded), found[-1].teaching():
+            teachers.append(Teacher(layers, None, spreads=not teachers))
+            with in_fp32(model, layers, rounded), teachers[-1].teaching():
                 logits.append(run_over_blocks(model, step, step.sequences[0])[-1:].float().cpu())
     except UNTEACHABLE:
         return None
-    rows = torch.stack([torch.cat([r.cpu() for r in parts]) for parts in zip(*(t.rows for t in found), strict=True)])
+    rows = torch.stack([torch.cat([r.cpu() for r in parts]) for parts in zip(*(t.rows for t in teachers), strict=True)])
     of_code = CODE_BOUND / rows.shape[-1] ** 0.5 if kind == "int8" else 0.0
     exact = kind != "bf16" or all(is_exact(layer) for layer in layers)
     least = max(LEAST_BOUND[kind] if exact else ROUNDED_BOUND, of_code)
-    bounds = (*(max(least, SPREADS * each) for each in found[0].spreads), max(HEAD_BOUND[kind], of_code))
+    bounds = (*(max(least, SPREADS * each) for each in teachers[0].spreads), max(HEAD_BOUND[kind], of_code))
     return Lesson(rows, torch.cat(logits), past, bounds)
 
 
@@ -165,19 +165,19 @@ def with_noises(lesson: Lesson, model: transformers.PreTrainedModel, cache: KVCa
     devices = [keys.device for keys in cache.keys]
     dtype = next(each.dtype for each in model.parameters() if each.is_floating_point())
     own, noises = cache_of(cache.shapes, dtype, devices), []
-    for step, rows, wanted in _taught(lesson, own, positions):
+    for step, rows, expected in _taught(lesson, own, positions):
         teacher = Teacher(layers_of(model, len(rows) - 1), rows)
         with teacher.teaching():
             logits = run_over_blocks(model, step, step.sequences[0])[-1]
-        noises.append([*_distances(teacher.outputs, rows), _apart(logits, wanted)])
+        noises.append([*_distances(teacher.outputs, rows), _apart(logits, expected)])
     return replace(lesson, noises=tuple(max(each) for each in zip(*noises, strict=True)))
 
 
 def _taught(lesson: Lesson, cache: KVCache, positions: int) -> Iterator[tuple[Step, list[Tensor], Tensor]]:
     """Yields the lesson's pieces: the step, the rows before each layer and behind the last one, and the logits."""
     at = 0
-    for step, wanted in zip(_steps(lesson, cache, positions), lesson.logits, strict=True):
-        yield step, list(lesson.rows[:, at : at + len(step.token_ids)]), wanted
+    for step, logits in zip(_steps(lesson, cache, positions), lesson.logits, strict=True):
+        yield step, list(lesson.rows[:, at : at + len(step.token_ids)]), logits
         at += len(step.token_ids)
 
 
@@ -205,18 +205,18 @@ def repeat_lesson(forward: Forward, lesson: Lesson, cache: KVCache, positions: i
 
 
 def _repeat(forward: Forward, lesson: Lesson, cache: KVCache, positions: int, extra: float) -> None:
-    for step, rows, wanted in _taught(lesson, cache, positions):
+    for step, rows, expected in _taught(lesson, cache, positions):
         first, outputs, logits = _answers(forward, step, rows)
         _compare("embedding", distance(first.cpu(), rows[0], rows[0]), EMBEDDED_BOUND)
-        for index, (output, found) in enumerate(zip(outputs, _distances(outputs, rows), strict=True)):
-            _compare(f"layer {index}", found, lesson.bound(index, output) + extra)
-        _compare("head", _apart(logits[0], wanted), lesson.head_bound(logits))
+        for index, (output, difference) in enumerate(zip(outputs, _distances(outputs, rows), strict=True)):
+            _compare(f"layer {index}", difference, lesson.bound(index, output) + extra)
+        _compare("head", _apart(logits[0], expected), lesson.head_bound(logits))
 
 
 @torch.inference_mode()
-def compare_whole(forward: NativeDecoder, cache: KVCache, ends: Seq[int], found: Seq[Tensor]) -> None:
-    """Compares the logits [1, vocabulary] that a forward `found` for each of the near rows `ends`, over `cache`, with
-    what its layers compute one by one. Raises CannotServe if they differ."""
+def compare_whole(forward: NativeDecoder, cache: KVCache, ends: Seq[int], logits: Seq[Tensor]) -> None:
+    """Compares `logits`, a forward's [1, vocabulary] for each of the near rows `ends`, over `cache`, with what its
+    layers compute one by one. Raises CannotServe if they differ."""
     if not ends:
         return
     own = cache_of(cache.shapes, cache.dtype, [cache.device] * len(cache.shapes))
@@ -225,8 +225,8 @@ def compare_whole(forward: NativeDecoder, cache: KVCache, ends: Seq[int], found:
     rows = parts.embedded()
     for index in range(len(cache.shapes)):
         rows = parts.layer(index, rows)
-    for given, wanted in zip(found, parts.logits(rows), strict=True):
-        _compare("whole", _apart(given[0], wanted), WHOLE_BOUND)
+    for whole, expected in zip(logits, parts.logits(rows), strict=True):
+        _compare("whole", _apart(whole[0], expected), WHOLE_BOUND)
 
 
 def _answers(forward: Forward, step: Step, rows: list[Tensor]) -> tuple[Tensor, Seq[Tensor], Tensor]:
@@ -245,11 +245,13 @@ def _answers(forward: Forward, step: Step, rows: list[Tensor]) -> tuple[Tensor, 
     return teacher.first, teacher.outputs, logits
 
 
-def _apart(logits: Tensor, wanted: Tensor) -> float:
-    """Returns the root mean square difference of logits, in the standard deviations of the wanted ones."""
-    return float((logits.float().cpu() - wanted).square().mean().sqrt() / wanted.std())
+def _apart(logits: Tensor, expected: Tensor) -> float:
+    """Returns the root mean square difference of logits, in the standard deviations of the expected ones."""
+    return float((logits.float().cpu() - expected).square().mean().sqrt() / expected.std())
 
 
-def _compare(what: str, found: float, bound: float) -> None:
-    if not found <= bound:
-        raise CannotServe(f"its {what} differs from the library's by {found:.2g} of what it gives (bound {bound:.2g})")
+def _compare(what: str, difference: float, bound: float) -> None:
+    if not difference <= bound:
+        raise CannotServe(
+            f"its {what} differs from the library's by {difference:.2g} of what it gives (bound {bound:.2g})"
+        )

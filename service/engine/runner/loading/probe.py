@@ -73,15 +73,15 @@ def observe(model: transformers.PreTrainedModel, device: torch.device) -> Refere
 
     vocabulary = model.config.get_text_config().vocab_size
     token_ids = tuple((7919 * i + 11) % vocabulary for i in range(CUTS[-1]))
-    given = torch.tensor([token_ids], device=device)
+    input_ids = torch.tensor([token_ids], device=device)
     cache, ends = DynamicCache(), [cut - 1 for cut in CUTS[1:]]
     if not model.config.is_encoder_decoder:
-        logits = model(input_ids=given, past_key_values=cache, use_cache=True).logits
+        logits = model(input_ids=input_ids, past_key_values=cache, use_cache=True).logits
         return Reference(token_ids, logits[0, ends].float(), _shapes(model, cache), _devices(cache))
     encoder_ids, crossed = token_ids[::-1][:ENCODED], DynamicCache()
     logits = model(
         input_ids=torch.tensor([encoder_ids], device=device),
-        decoder_input_ids=given,
+        decoder_input_ids=input_ids,
         past_key_values=EncoderDecoderCache(cache, crossed),
         use_cache=True,
     ).logits
@@ -107,9 +107,9 @@ def spread(model: transformers.PreTrainedModel, reference: Reference) -> float:
     return max(float(_difference(logits, reference.logits).max()) for logits in moved)
 
 
-def _difference(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the root mean square difference of each row [n], in the standard deviations of the wanted rows."""
-    return (logits - wanted).square().mean(-1).sqrt() / wanted.std(-1)
+def _difference(logits: Tensor, expected: Tensor) -> Tensor:
+    """Returns the root mean square difference of each row [n], in the standard deviations of the expected rows."""
+    return (logits - expected).square().mean(-1).sqrt() / expected.std(-1)
 
 
 def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[LayerShape, ...]:

@@ -67,13 +67,13 @@ class Teacher:
                 self.rows = [self._move(self.first, APART)] if self._finds else self.rows
 
             def instead(rows: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-                given = rows.to(read).view_as(read)
-                return ((given, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": given})
+                shaped = rows.to(read).view_as(read)
+                return ((shaped, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": shaped})
 
             if self._spreads:
                 moved = self._move(self.rows[index], MOVED)
-                given, named = instead(moved)
-                out = _flat(_first(layer.forward(*given, **named))).float()
+                positional, named = instead(moved)
+                out = _flat(_first(layer.forward(*positional, **named))).float()
                 self._moved = out - moved.to(out.device)
             return instead(self.rows[index])
 
@@ -100,10 +100,10 @@ class Teacher:
         return take
 
 
-def distance(found: Tensor, wanted: Tensor, scale: Tensor) -> float:
-    """Returns how far rows [n, hidden] lie from the wanted ones, in lengths of the rows of `scale`: the middle of the
+def distance(rows: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """Returns how far rows [n, hidden] lie from the expected ones, in lengths of the rows of `scale`: the middle of the
     rows, because the first token's row is often a thousand times as long as the others."""
-    return float(((found - wanted).norm(dim=-1) / scale.norm(dim=-1)).median())
+    return float(((rows - expected).norm(dim=-1) / scale.norm(dim=-1)).median())
 
 
 def _first(output: Any) -> Tensor:

@@ -65,10 +65,10 @@ class Arena:
             self._allocations.append((what, start, size))
             os.truncate(self._file, start + -(-size // HUGE_PAGE) * HUGE_PAGE)
         else:
-            wanted = self._allocations[self._next] if self._next < len(self._allocations) else ("nothing", 0, 0)
-            if (wanted[0], wanted[2]) != (what, size):
-                raise Differs(f"{what} of {size} bytes is asked for, {wanted[0]} of {wanted[2]} was packed")
-            start = wanted[1]
+            packed = self._allocations[self._next] if self._next < len(self._allocations) else ("nothing", 0, 0)
+            if (packed[0], packed[2]) != (what, size):
+                raise Differs(f"{what} of {size} bytes is asked for, {packed[0]} of {packed[2]} was packed")
+            start = packed[1]
         self._next += 1
         return _mapped(self._file, start, size, self.is_owner)
 

@@ -99,8 +99,8 @@ def build(
     """Compiles missing libraries of `levels` (None: all) and removes stale ones. `compiler` makes code for `machine`.
     Returns the libraries, without those of instruction sets that the compiler does not know. Raises CannotBuild."""
     chosen = levels_of(machine) if levels is None else levels
-    wanted = {level: library_path(level, sanitized, machine) for level in chosen}
-    missing = {level: path for level, path in wanted.items() if not path.exists()}
+    paths = {level: library_path(level, sanitized, machine) for level in chosen}
+    missing = {level: path for level, path in paths.items() if not path.exists()}
     if missing:
         command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
         if command is None:
@@ -108,7 +108,7 @@ def build(
         _compile(command, missing, {level: _flags(level, sanitized, machine) for level in missing})
     for stale in set(BUILT.glob("*.so")) - set(_current()):
         stale.unlink(missing_ok=True)
-    return [path for path in wanted.values() if path.exists()]
+    return [path for path in paths.values() if path.exists()]
 
 
 def _current() -> Iterator[Path]:

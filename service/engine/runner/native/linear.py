@@ -114,17 +114,17 @@ def _alike(library: Library, weights: Seq[Any]) -> list[Any]:
 def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
     """Returns the joined packed forms of the parts, which give them up, if the forms can be joined."""
     taken: list[NativeLinear | None] = [getattr(part, "native", None) for part in parts]
-    found = [one for one in taken if one is not None]
-    if len(found) < len(parts) or any(one.out_features % library.panel for one in found[:-1]):
+    forms = [one for one in taken if one is not None]
+    if len(forms) < len(parts) or any(one.out_features % library.panel for one in forms[:-1]):
         return None
-    if len({(one.kind, one.group) for one in found}) > 1:  # such as 8-bit keys beside 4-bit queries
+    if len({(one.kind, one.group) for one in forms}) > 1:  # such as 8-bit keys beside 4-bit queries
         return None
     for part in parts:
         part.release()
-    if len(found) == 1:
-        return found[0].packed, found[0].sums
-    packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8, huge=True)
-    return torch.cat([one.packed for one in found], out=packed), torch.cat([one.sums for one in found])
+    if len(forms) == 1:
+        return forms[0].packed, forms[0].sums
+    packed = lazy_zeros((sum(len(one.packed) for one in forms),), torch.uint8, huge=True)
+    return torch.cat([one.packed for one in forms], out=packed), torch.cat([one.sums for one in forms])
 
 
 def _block(parts: Seq[Any]) -> int:

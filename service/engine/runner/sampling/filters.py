@@ -76,8 +76,8 @@ def keep_top_p(scores: Tensor, weights: Tensor, top_p: float) -> Tensor:
     ids = (masses > max(0, light)).nonzero()[:, 0]
     ids = ids[weights[ids].sort(descending=True, stable=True).indices]
     before = masses[ids].cumsum(0) - masses[ids]
-    wanted = min(total, max(1, math.ceil(top_p * float(total))))
-    kept = ids[before < wanted]
+    mass = min(total, max(1, math.ceil(top_p * float(total))))
+    kept = ids[before < mass]
     return torch.zeros_like(weights).index_copy_(0, kept, weights[kept])
 
 

@@ -32,11 +32,11 @@ class SamplerRow:
         sequence, drafts = item.sequence, item.draft_token_ids
         params, position = sequence.request.params, sequence.num_output_tokens
         counts = sequence.counted() if is_penalised(params) else None
-        given = allowed or (None,) * (1 + len(drafts))
-        rows = [cls(params, position, counts, given[0])]
+        masks = allowed or (None,) * (1 + len(drafts))
+        rows = [cls(params, position, counts, masks[0])]
         for num_drafts in range(1, len(drafts) + 1):
             behind = counts and counts.behind(drafts[:num_drafts])
-            rows.append(cls(params, position + num_drafts, behind, given[num_drafts]))
+            rows.append(cls(params, position + num_drafts, behind, masks[num_drafts]))
         return rows
 
     @property

@@ -68,10 +68,12 @@ class Sampler:
         tokens = self._drawn(raw, rows, in_place)
         asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None and tokens[i] >= 0]
         tops = [rows[i].params.logprobs or 0 for i in asking]
-        told = self._logprobs([raw[i] for i in asking], [tokens[i] for i in asking], tops)
-        found = dict(zip(asking, told, strict=True))
+        logprobs = self._logprobs([raw[i] for i in asking], [tokens[i] for i in asking], tops)
+        by_row = dict(zip(asking, logprobs, strict=True))
         return [
-            SampledToken(None) if token < 0 or (i in found and found[i] is None) else SampledToken(token, found.get(i))
+            SampledToken(None)
+            if token < 0 or (i in by_row and by_row[i] is None)
+            else SampledToken(token, by_row.get(i))
             for i, token in enumerate(tokens)
         ]
 
@@ -89,8 +91,8 @@ class Sampler:
     def token_logprobs(self, logits: Tensor, tokens: Seq[int], top: int) -> list[TokenLogprobs]:
         """Raw logprobs of `tokens`, one a row of `logits` [rows, vocabulary], and of the `top` likeliest of each row;
         NaN for a row without a usable number."""
-        told = self._logprobs(list(logits.float().cpu().unbind(0)), tokens, [top] * len(tokens))
-        return [each or TokenLogprobs(float("nan")) for each in told]
+        logprobs = self._logprobs(list(logits.float().cpu().unbind(0)), tokens, [top] * len(tokens))
+        return [each or TokenLogprobs(float("nan")) for each in logprobs]
 
     def _logprobs(self, logits: Seq[Tensor], tokens: Seq[int], tops: Seq[int]) -> list[TokenLogprobs | None]:
         return self._backend.logprobs(logits, tokens, [min(top, logits[0].shape[0]) for top in tops])
