@@ -25,16 +25,16 @@ def origins_of(text: str) -> tuple[str, ...]:
     ('https://app.example', 'http://localhost:5173')
 
     Raises ValueError for a text that no browser sends: such an entry would never match."""
-    found = tuple(dict.fromkeys(text.replace(",", " ").split()))
-    if EVERY in found and len(found) > 1:
+    origins = tuple(dict.fromkeys(text.replace(",", " ").split()))
+    if EVERY in origins and len(origins) > 1:
         raise ValueError("* is every origin: name it alone, or name the others")
-    for each in found:
+    for each in origins:
         if each != EVERY and not _is_origin(each):
             raise ValueError(
                 f"{each[:80]!r} is no origin: write scheme, host and port as browsers do, such as https://app.example "
                 "or http://localhost:5173, in small letters, without a path and without the scheme's own port"
             )
-    return found
+    return origins
 
 
 def _is_origin(text: str) -> bool:
@@ -75,18 +75,18 @@ def traces_url(base: str) -> str:
     return bare if bare.endswith(TRACES_PATH) else f"{bare}{TRACES_PATH}"
 
 
-def standard_traces_url(given: Mapping[str, str]) -> str | None:
+def standard_traces_url(env: Mapping[str, str]) -> str | None:
     """Returns where OpenTelemetry's own variables want traces sent; None where they name no collector, or want none.
     Raises ValueError, with the variable's name, for what cannot be sent to.
 
     https://opentelemetry.io/docs/specs/otel/protocol/exporter/
     """
-    if given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get("OTEL_TRACES_EXPORTER", "") == "none":
+    if env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER", "") == "none":
         return None
     for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        if not (url := given.get(name)):
+        if not (url := env.get(name)):
             continue
-        _refuse_other_protocols(given)
+        _refuse_other_protocols(env)
         try:
             return checked_url(url) if "TRACES" in name else traces_url(checked_url(url))
         except ValueError as error:
@@ -94,9 +94,9 @@ def standard_traces_url(given: Mapping[str, str]) -> str | None:
     return None
 
 
-def _refuse_other_protocols(given: Mapping[str, str]) -> None:
+def _refuse_other_protocols(env: Mapping[str, str]) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if protocol := given.get(name):
+        if protocol := env.get(name):
             if protocol != "http/protobuf":
                 raise ValueError(
                     f"{name}={protocol[:40]}, but traces go over HTTP with protobuf: set DOSIRAK_OTLP_ENDPOINT to the "
@@ -139,12 +139,12 @@ def lies_in(address: str, network: str) -> bool:
 
 def place_in(network: str) -> Place:
     """Returns this host's first address in the network. Raises Conflict where it has none."""
-    there = list(_places())
-    for place in there:
+    places = list(_places())
+    for place in places:
         if lies_in(place.address, network):
             return place
     raise Conflict(
-        f"No address of this host lies in {SETTING}={network}; it has {', '.join(each.address for each in there)}",
+        f"No address of this host lies in {SETTING}={network}; it has {', '.join(each.address for each in places)}",
         param="engine_options",
     )
 

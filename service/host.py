@@ -56,15 +56,15 @@ def has_gpu() -> bool:
 def num_gpus(visible: str | None, nodes: Path = Path("/dev")) -> int:
     """Returns the number of NVIDIA's devices that CUDA will find: those with a node, or of the `visible` ones (the
     value of CUDA_VISIBLE_DEVICES) those before the first that cannot be."""
-    there = sum(1 for node in nodes.glob("nvidia[0-9]*") if node.name.removeprefix("nvidia").isdigit())
+    present = sum(1 for node in nodes.glob("nvidia[0-9]*") if node.name.removeprefix("nvidia").isdigit())
     if visible is None:
-        return there
+        return present
     count = 0
     for name in map(str.strip, visible.split(",")):
-        if not name or (name.lstrip("-").isdigit() and not 0 <= int(name) < there):
+        if not name or (name.lstrip("-").isdigit() and not 0 <= int(name) < present):
             break
         count += 1
-    return min(count, there) if not visible.strip().startswith("MIG-") else count
+    return min(count, present) if not visible.strip().startswith("MIG-") else count
 
 
 def has_torch() -> bool:
@@ -144,10 +144,10 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 def absent(devices: Sequence[str], gpus: int) -> str:
     """Returns a sentence about the first device that is not there, with `gpus` visible; "" if all are."""
-    there = [f"{CUDA}:{number}" for number in range(gpus)]
+    present = [f"{CUDA}:{number}" for number in range(gpus)]
     for name in devices:
-        if name != CPU and name not in there:
-            return f"{name} is not there; there are: {', '.join(there) or CPU}"
+        if name != CPU and name not in present:
+            return f"{name} is not there; there are: {', '.join(present) or CPU}"
     return ""
 
 

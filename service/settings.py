@@ -445,10 +445,10 @@ class Settings(BaseSettings):
         return {**self.model_dump(mode="json"), "otlp_endpoint": self.traces_url}
 
 
-def refused_names(given: Iterable[str], fields: Iterable[str]) -> list[str]:
+def refused_names(variables: Iterable[str], fields: Iterable[str]) -> list[str]:
     """Returns a sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
     known = {field.upper() for field in fields}
-    names = {name: name.upper().removeprefix(PREFIX) for name in given if name.upper().startswith(PREFIX)}
+    names = {name: name.upper().removeprefix(PREFIX) for name in variables if name.upper().startswith(PREFIX)}
     return [_refusal(name, bare, known) for name, bare in sorted(names.items()) if bare not in known]
 
 
@@ -460,12 +460,12 @@ def _refusal(name: str, bare: str, known: set[str]) -> str:
     return f"{name} is no setting: {hint}"
 
 
-def add_to_environment(given: Mapping[str, str]) -> dict[str, str]:
+def add_to_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Sets the variables that the environment does not have, for this process and its children: the environment wins.
     Returns those that it has with another value."""
     present = {name.upper(): value for name, value in os.environ.items()}
-    os.environ.update({name: value for name, value in given.items() if name not in present})
-    return {name: present[name] for name, value in given.items() if present.get(name, value) != value}
+    os.environ.update({name: value for name, value in variables.items() if name not in present})
+    return {name: present[name] for name, value in variables.items() if present.get(name, value) != value}
 
 
 def leave_multiprocess_metrics() -> None:
@@ -491,12 +491,12 @@ def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict
     ours = {"BENTOML_HOME": str(settings.data_dir), f"{PREFIX}DEFAULT_MODEL": settings.default_model}
     if settings.draft_model:
         ours[f"{PREFIX}DRAFT_MODEL"] = settings.draft_model
-    given = {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
+    environment = {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
     if for_terminal and settings.log_format == "auto":
-        given[f"{PREFIX}LOG_FORMAT"] = "console"
+        environment[f"{PREFIX}LOG_FORMAT"] = "console"
     if for_terminal and colours_wanted(terminal=True):
-        given["FORCE_COLOR"] = "1"
-    return given
+        environment["FORCE_COLOR"] = "1"
+    return environment
 
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY")

@@ -121,14 +121,14 @@ def check_kept(directory: Path, base: "Skeleton") -> None:
     missing = [name for name in sorted(ADAPTER_FILES) if not (directory / name).is_file()]
     if missing:
         raise InvalidSource(f"{missing[0]} is missing: an adapter is both of {' and '.join(sorted(ADAPTER_FILES))}")
-    tensors = {tensor.name: tensor for tensor in read_header(directory / ADAPTER_WEIGHTS)}
+    found = {tensor.name: tensor for tensor in read_header(directory / ADAPTER_WEIGHTS)}
     for each in read(directory):
-        pair = {side: tensors.pop(tensor_name(each.module, side), None) for side in SIDES}
+        pair = {side: found.pop(tensor_name(each.module, side), None) for side in SIDES}
         present = {side: tensor for side, tensor in pair.items() if tensor is not None}
         if _rank(each.module, present, base) != each.rank:
             raise InvalidSource(f"{ADAPTER_CONFIG} gives {each.module[:80]} another rank than {ADAPTER_WEIGHTS}")
-    if tensors:
-        raise InvalidSource(f"{ADAPTER_WEIGHTS} holds {min(tensors)[:80]!r}, which {ADAPTER_CONFIG} does not name")
+    if found:
+        raise InvalidSource(f"{ADAPTER_WEIGHTS} holds {min(found)[:80]!r}, which {ADAPTER_CONFIG} does not name")
 
 
 def tensor_name(module: str, side: str) -> str:
@@ -171,9 +171,9 @@ def _place(tensor: Tensor, base: "Skeleton") -> tuple[str, str]:
 
 def _low_rank(module: str, sides: Mapping[str, Tensor], config: dict[str, object], base: "Skeleton") -> LowRank:
     rank = _rank(module, sides, base)
-    stated = _by_module(config, "rank_pattern", "r", module)
-    if rank != stated:
-        raise InvalidSource(f"{module} has the rank {rank}; {ADAPTER_CONFIG} says {stated:g}")
+    told = _by_module(config, "rank_pattern", "r", module)
+    if rank != told:
+        raise InvalidSource(f"{module} has the rank {rank}; {ADAPTER_CONFIG} says {told:g}")
     alpha = _by_module(config, "alpha_pattern", "lora_alpha", module)
     return LowRank(module, rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 

@@ -94,8 +94,8 @@ class Budget:
 
     @property
     def documents(self) -> int:
-        given = self.options.documents_budget
-        return max(0, self.limit) // 4 if given is None else given
+        configured = self.options.documents_budget
+        return max(0, self.limit) // 4 if configured is None else configured
 
     @property
     def aside(self) -> int:

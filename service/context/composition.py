@@ -39,9 +39,9 @@ def compose(
     def maybe(text: str | None) -> str | None:
         return None if text is None else _collect(text, notes)
 
-    def call(given: ToolCall) -> ToolCall:
-        arguments = mapped(parsed(given.arguments), lambda text: _collect(text, notes))
-        return ToolCall(given.id, _collect(given.name, notes), written(arguments))
+    def call(original: ToolCall) -> ToolCall:
+        arguments = mapped(parsed(original.arguments), lambda text: _collect(text, notes))
+        return ToolCall(original.id, _collect(original.name, notes), written(arguments))
 
     def composed_of(m: Message) -> Message:
         content = _collect(m.content, notes)

@@ -56,10 +56,10 @@ class Inspection:
         return {"messages": self.messages, "rendered": self.rendered, "unlisted": self.unlisted}
 
 
-def inspect_raw(tokenizer: Tokenizer, ids: Sequence[int], added: Sequence[bool], given: int) -> Inspection:
-    """Returns the inspection of a raw prompt: `added` says which of the `ids` are the tokenizer's own, and `given` is
+def inspect_raw(tokenizer: Tokenizer, ids: Sequence[int], added: Sequence[bool], total: int) -> Inspection:
+    """Returns the inspection of a raw prompt: `added` says which of the `ids` are the tokenizer's own, and `total` is
     how many tokens there were before `truncate`."""
-    why = "the whole prompt is sent" if given == len(ids) else f"`truncate` keeps the last {len(ids)} of {given} tokens"
+    why = "the whole prompt is sent" if total == len(ids) else f"`truncate` keeps the last {len(ids)} of {total} tokens"
     message = InspectedMessage(None, PROMPT_ROLE, len(ids) - sum(added), "kept", why)
     return Inspection((message,), _rendered(tokenizer, ids, (None if each else 0 for each in added)))
 

@@ -101,15 +101,15 @@ def ranges_of(positions: Iterable[int]) -> tuple[Range, ...]:
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """Returns ascending ranges without empty ones; ranges that touch become one."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for first, stop in ranges:
         if first >= stop:
             continue
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
-            found.append((first, stop))
-    return tuple(found)
+            merged.append((first, stop))
+    return tuple(merged)
 
 
 def _holds(ranges: Sequence[Range], position: int) -> bool:
@@ -185,15 +185,15 @@ def numbered(wire: Json, positions: Mapping[str, int]) -> Json:
 
 def partition_of(stored: Json) -> Partition | None:
     """Returns the partition, or None where there is no valid one."""
-    found: Any = stored.get(POSITIONS)
+    partition: Any = stored.get(POSITIONS)
     try:
         return Partition(
-            _read_ranges(found["kept"]),
-            Counts(**{name: _number(value) for name, value in found["counts"].items()}),
-            _read_ranges(found["recalled"]),
-            _number(found["summarised_before"]),
-            None if found["cut"] is None else _number(found["cut"]),
-            _number(found["first"]),
+            _read_ranges(partition["kept"]),
+            Counts(**{name: _number(value) for name, value in partition["counts"].items()}),
+            _read_ranges(partition["recalled"]),
+            _number(partition["summarised_before"]),
+            None if partition["cut"] is None else _number(partition["cut"]),
+            _number(partition["first"]),
         )
     except (TypeError, KeyError, ValueError, AttributeError):
         return None

@@ -57,29 +57,30 @@ class LowWater:
     fixed: float | None = None
     decode_ratio: float = USUAL_DECODE_RATIO
 
-    def share(self, asked: int, answered: int) -> float:
-        """Returns the mark for a chat whose questions had `asked` tokens in all so far, and its answers `answered`."""
+    def share(self, question_tokens: int, answer_tokens: int) -> float:
+        """Returns the mark for a chat that had so many tokens of questions and of answers in all so far."""
         if self.fixed is not None:
             return self.fixed
-        answering = self.decode_ratio * answered
-        q = answering / (asked + answering) if answered else 0.0
+        answering = self.decode_ratio * answer_tokens
+        q = answering / (question_tokens + answering) if answer_tokens else 0.0
         return min(HIGHEST, max(LOWEST, (1 - math.sqrt(1 - q * q)) / q if q else 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Messages [first, last) of a chat. `tokens` is the number of their tokens; `asked` is how many of them were there
-    when their last answer was requested, with tool calls and results before it. A `pinned` turn is never left out."""
+    """Messages [first, last) of a chat. `tokens` is the number of their tokens; `question_tokens` is how many of them
+    were there when their last answer was requested, with tool calls and results before it. A `pinned` turn is never
+    left out."""
 
     first: int
     last: int
     tokens: int
-    asked: int
+    question_tokens: int
     pinned: bool = False
 
     @property
-    def answered(self) -> int:
-        return self.tokens - self.asked
+    def answer_tokens(self) -> int:
+        return self.tokens - self.question_tokens
 
 
 def turn_starts(roles: Sequence[str]) -> list[int]:
@@ -129,23 +130,23 @@ def cuts_of(
     """Returns the moves of the cut, none while all turns fit; the last one's `cut` is where the cut is now. Goes
     through every call that led to this one; each call has the answers before it, and not its own. `budget` is the
     tokens of all turns that are sent; `aside` of them are for what replaces old turns. `start` is a cut that was made
-    before, and `before` the tokens asked and answered ahead of it, where `turns` do not hold all of them. The result
-    may cut at the last turn although that alone does not fit."""
+    before, and `before` the tokens of questions and of answers ahead of it, where `turns` do not hold all of them. The
+    result may cut at the last turn although that alone does not fit."""
     cut, sent, moves = start, used(policy, turns[:start], start), list[Overrun]()
-    ahead = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
-    asked, answered = ahead if before is None else before
+    ahead = sum(turn.question_tokens for turn in turns[:start]), sum(turn.answer_tokens for turn in turns[:start])
+    questions, answers = ahead if before is None else before
     for at in range(start, len(turns)):
         is_last = at == len(turns) - 1
-        now = turns[at].tokens if is_last else turns[at].asked
-        asked += turns[at].asked
+        now = turns[at].tokens if is_last else turns[at].question_tokens
+        questions += turns[at].question_tokens
         room = budget - (aside if cut else 0)
         if sent + now > room:
-            needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(asked, answered))
+            needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(questions, answers))
             cut, sent = _moved(policy, turns, at, cut, sent, mark - now)
             if cut > last:
                 moves.append(Overrun(at, needed, room, mark, cut))
         sent += turns[at].tokens
-        answered += turns[at].answered
+        answers += turns[at].answer_tokens
     return tuple(moves)
 
 

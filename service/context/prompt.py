@@ -184,14 +184,14 @@ def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Doc
 
 
 def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:
-    wanted = inspect if budget.options.inspect else None
-    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, wanted)
+    inspection = inspect if budget.options.inspect else None
+    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, inspection)
 
 
 def _refuse_turns(options: ContextOptions) -> None:
     """Raises UnsupportedField for an option that acts on turns or documents: a raw prompt has none."""
-    given = {name: getattr(options, name) for name in _OF_CHATS}
-    for name, value in {**given, "policy": options.chosen != "refuse"}.items():
+    values = {name: getattr(options, name) for name in _OF_CHATS}
+    for name, value in {**values, "policy": options.chosen != "refuse"}.items():
         if value is not None and value is not False and value != ():
             raise UnsupportedField(
                 f"`context.{name}` acts on chats, and this prompt is none; send `messages`.", param=f"context.{name}"

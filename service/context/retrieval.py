@@ -53,15 +53,15 @@ def scores(
     rarity = _idf([*counts, *(Counter(terms(text)) for text in others)])
     lengths = [sum(count.values()) for count in counts]
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
-    wanted = set(terms(question))
-    found = [
-        _bm25(wanted, count, rarity, length / mean)
+    query = set(terms(question))
+    weighed = [
+        _bm25(query, count, rarity, length / mean)
         + information_weight * sum(rarity[term] for term in count) / math.sqrt(length or 1)
         for count, length in zip(counts, lengths, strict=True)
     ]
     for at, is_question in enumerate(questions):
-        found[at] *= QUESTION_WEIGHT if is_question else 1
-    return found
+        weighed[at] *= QUESTION_WEIGHT if is_question else 1
+    return weighed
 
 
 def _idf(counts: Sequence[Counter[str]]) -> dict[str, float]:
@@ -69,14 +69,14 @@ def _idf(counts: Sequence[Counter[str]]) -> dict[str, float]:
     return {term: math.log(1 + (len(counts) - df + 0.5) / (df + 0.5)) for term, df in known.items()}
 
 
-def _bm25(wanted: set[str], count: Counter[str], idf: dict[str, float], length: float) -> float:
+def _bm25(query: set[str], count: Counter[str], idf: dict[str, float], length: float) -> float:
     weight = _K * (1 - _B + _B * length)
-    return sum(idf[term] * count[term] * (_K + 1) / (count[term] + weight) for term in wanted & count.keys())
+    return sum(idf[term] * count[term] * (_K + 1) / (count[term] + weight) for term in query & count.keys())
 
 
-def ranked(found: Sequence[float]) -> list[int]:
+def ranked(scored: Sequence[float]) -> list[int]:
     """Returns the positions of the scores, highest first; of equal scores the newest first."""
-    return sorted(range(len(found)), key=lambda at: (-found[at], -at))
+    return sorted(range(len(scored)), key=lambda at: (-scored[at], -at))
 
 
 @dataclass(frozen=True, slots=True)

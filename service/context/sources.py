@@ -22,10 +22,10 @@ from service.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Sums over all messages before a cut except the system's: how many there are, the tokens of their texts, and
-    `asked` and `answered` as in `policies.Turn`. `written`: how many tokens shorter the chat is without them, as the
-    template writes it. `digest`: the version whose tokens these are; `systems`: how many system messages stand
-    first."""
+    """Sums over all messages before a cut except the system's: how many there are, the tokens of their texts, and of
+    these the questions' (`asked`) and the answers' (`answered`) as `policies.Turn` counts them. `written`: how many
+    tokens shorter the chat is without them, as the template writes it. `digest`: the version whose tokens these are;
+    `systems`: how many system messages stand first."""
 
     messages: int = 0
     tokens: int = 0
@@ -65,8 +65,8 @@ def added(
     return Before(
         before.messages + count,
         before.tokens + tokens_of(tokenizer, gone),
-        before.asked + sum(turn.asked for turn in turns),
-        before.answered + sum(turn.answered for turn in turns),
+        before.asked + sum(turn.question_tokens for turn in turns),
+        before.answered + sum(turn.answer_tokens for turn in turns),
         before.written + written,
         len(systems),
         before.digest,

@@ -127,19 +127,19 @@ class _Chat:
         system message, the one that the answer goes on from and one that would keep next to nothing stay whole, and are
         refused."""
         must = policies.kept(self.budget.options.chosen, self.turns, len(self.turns) - 1)
-        given, left_out = self.messages, 0
-        last = given[self._place(self.turns[-1]) :]
+        messages, left_out = self.messages, 0
+        last = messages[self._place(self.turns[-1]) :]
         tokens = [0 if each.role in SYSTEM_ROLES else self.tokenizer.text_tokens(each.content) for each in last]
-        if self.tokenizer.continues(given):
+        if self.tokenizer.continues(messages):
             tokens[-1] = 0  # the answer goes on from that one
         at = self._place(self.turns[-1]) + tokens.index(max(tokens))
         while (over := self._encode(self._sent(must)).count - self.budget.limit) > 0:
             left_out += over + (0 if self.shortened else _LEAST_LEFT)
             if left_out > max(tokens) - _LEAST_LEFT:
-                self.messages, self.shortened = given, 0
+                self.messages, self.shortened = messages, 0
                 return
-            text, self.shortened = without_middle(self.tokenizer, given[at].content, left_out)
-            self.messages = [*given[:at], replace(given[at], content=text), *given[at + 1 :]]
+            text, self.shortened = without_middle(self.tokenizer, messages[at].content, left_out)
+            self.messages = [*messages[:at], replace(messages[at], content=text), *messages[at + 1 :]]
         if self.shortened:
             self.divide(pinned)
 
@@ -236,13 +236,13 @@ class _Chat:
         if not others:
             return Recall()
         texts = [self._texts(at) for at in range(len(self.turns))]
-        found = retrieval.scores(
+        scores = retrieval.scores(
             "\n".join(texts[-1]),
             ["\n".join(texts[at]) for at in others],
             [retrieval.asks(texts[at][0]) for at in others],
             ["\n".join(texts[at]) for at in kept[:-1]],
         )
-        return Recall(others, found, [self.turns[at].tokens for at in others], aside)
+        return Recall(others, scores, [self.turns[at].tokens for at in others], aside)
 
     @property
     def absent(self) -> int:
@@ -274,11 +274,11 @@ class _Chat:
 
 
 def _pinned(pins: Sequence[str], names: Sequence[str]) -> list[bool]:
-    wanted = set(pins)
-    unknown = wanted - set(names)
+    pinned = set(pins)
+    unknown = pinned - set(names)
     if unknown:
         raise InvalidRequest(
             f"context.pin: {min(unknown)[:80]!r} is no message of this chat; they are {names[0]} to {names[-1]}.",
             param="context.pin",
         )
-    return [name in wanted for name in names]
+    return [name in pinned for name in names]

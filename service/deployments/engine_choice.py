@@ -112,19 +112,19 @@ class EngineChoice:
     draft: str | None
     max_model_len: int = 0
 
-    async def named(self, manifest: Manifest, wanted: Wanted) -> Named:
+    async def named(self, manifest: Manifest, spec: Wanted) -> Named:
         """Returns what a caller names for `manifest`. Raises DosirakError."""
-        if (wanted.max_model_len or 0) > manifest.context_window:
+        if (spec.max_model_len or 0) > manifest.context_window:
             raise InvalidRequest(
-                f"`max_model_len` is {wanted.max_model_len:,}, and {manifest.reference} has "
+                f"`max_model_len` is {spec.max_model_len:,}, and {manifest.reference} has "
                 f"{manifest.context_window:,} positions: give no more, or leave it out",
                 param="max_model_len",
             )
-        draft = None if wanted.draft is None else self._resolved(wanted.draft)
+        draft = None if spec.draft is None else self._resolved(spec.draft)
         if draft is not None:
             _require_draft(manifest, draft)
-        kind = await self.kinds.named(wanted.engine, wanted.engine_options)
-        return Named(wanted.replicas, draft, kind, wanted.max_model_len)
+        kind = await self.kinds.named(spec.engine, spec.engine_options)
+        return Named(spec.replicas, draft, kind, spec.max_model_len)
 
     def options(self, manifest: Manifest, named: Named) -> EngineOptions:
         """Returns the options of a version's engine. Versions of the default model get its replicas and draft version,

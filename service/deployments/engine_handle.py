@@ -144,11 +144,11 @@ class EngineHandle:
     def __init__(self, shared: SharedEngines, manifest: Manifest, options: EngineOptions) -> None:
         self.manifest = manifest
         self._shared = shared
-        self._wanted = options
+        self._options = options
         self.adapter = manifest.digest if manifest.has_adapter else ""
         self._group: _Group | None = shared.enter(self, options)
         self._joined = self._group.starter is self
-        self._asked = self._joined
+        self._may_have_adapter = self._joined
         """Whether the engine may have its adapter."""
 
     @property
@@ -198,22 +198,22 @@ class EngineHandle:
                 await self._join(group)
                 return
             group.members.remove(self)
-            self._group = self._shared.enter(self, self._wanted)
-            self._joined = self._asked = self._group.starter is self
+            self._group = self._shared.enter(self, self._options)
+            self._joined = self._may_have_adapter = self._group.starter is self
         if group is not None:
             self._shared.lease(group)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:
         if self.adapter:
-            self._asked = True
+            self._may_have_adapter = True
             await group.engine.load_adapter(self.adapter, self._shared.directory(self.manifest))
         self._joined = True
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """Does as Engine.generate, with this version's adapter. Ends with EngineFailed once this handle has left."""
-        asked = replace(request, adapter=self.adapter) if self.adapter else request
-        async with aclosing(self._running_engine().generate(asked)) as outputs:
+        adapted = replace(request, adapter=self.adapter) if self.adapter else request
+        async with aclosing(self._running_engine().generate(adapted)) as outputs:
             async for output in outputs:
                 if self._group is None:
                     raise EngineFailed("the engine was stopped before this answer was done")
@@ -243,6 +243,6 @@ class EngineHandle:
         if group is None:
             return
         others = {handle.adapter for handle in group.members if handle is not self}
-        if self._asked and self.adapter and self.adapter not in others:
+        if self._may_have_adapter and self.adapter and self.adapter not in others:
             group.engine.unload_adapter(self.adapter)
         await self._shared.leave(self, group, grace)

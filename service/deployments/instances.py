@@ -65,7 +65,7 @@ class Instances:
         return {"ready": ready, "loaded": [_loaded(each) for each in self._deployments.all()]}
 
     def _shown(self, instance: Instance) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(instance.state)
+        state: dict[str, Any] = json.loads(instance.state)
         return {
             "id": instance.id,
             "software": instance.software,
@@ -73,8 +73,8 @@ class Instances:
             "started_at": instance.started_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
             "heartbeat_seconds": round(instance.age, 3),
             "living": instance.is_living,
-            "ready": instance.is_living and told.get("ready", False),
-            "loaded": told.get("loaded", []),
+            "ready": instance.is_living and state.get("ready", False),
+            "loaded": state.get("loaded", []),
         }
 
 

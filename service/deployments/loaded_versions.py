@@ -70,11 +70,11 @@ class LoadedVersions:
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            wanted = options()
+            chosen = options()
             running = self.options_of(manifest)
-            used, own = running or wanted, 0 if running else wanted.kind.own_bytes
+            used, own = running or chosen, 0 if running else chosen.kind.own_bytes
             needed = self._engines.needed_bytes(manifest, used.draft) + own
-            engine = self._engines.engine(manifest, wanted)
+            engine = self._engines.engine(manifest, chosen)
             deployment = Deployment(manifest, engine, needed, self.activity, used)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))

@@ -25,7 +25,7 @@ class StoreFollower:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._told: list[str] = []
+        self._logged: list[str] = []
         """What the last pass could not show; it is logged once."""
 
     async def refresh(self) -> None:
@@ -33,9 +33,9 @@ class StoreFollower:
         await asyncio.sleep(REFRESH_SECONDS)
         failed = await asyncio.to_thread(self._repository.refresh)
         for sentence in failed:
-            if sentence not in self._told:
+            if sentence not in self._logged:
                 log.warning("version_not_shown", error=sentence)
-        self._told = failed
+        self._logged = failed
 
     async def prune(self) -> None:
         """Waits, then removes blobs of no version."""

@@ -34,15 +34,15 @@ class WantedDeployments:
         self._choice = choice
         self._followed: dict[str, Wanted] = {}
 
-    async def begin_loading(self, manifest: Manifest, wanted: Wanted) -> Deployment:
+    async def begin_loading(self, manifest: Manifest, spec: Wanted) -> Deployment:
         """Begins to load a version, or returns its existing deployment. Raises Conflict where it, or another version of
         its base, is deployed otherwise, and the errors of EngineChoice.named."""
-        named = await self._choice.named(manifest, wanted)
+        named = await self._choice.named(manifest, spec)
         running = self._loaded.options_of(manifest)
         if running is not None:
             refuse_other(manifest, running, named)
         if self._repository.records.shared:
-            shared = wanted if named.draft is None else replace(wanted, draft=named.draft.reference)
+            shared = spec if named.draft is None else replace(spec, draft=named.draft.reference)
             await asyncio.to_thread(self._put, manifest, shared)
             self._followed[manifest.reference] = shared
         return self._begin_loading(manifest, named)
@@ -57,9 +57,9 @@ class WantedDeployments:
         """Loads and unloads what another instance was asked to."""
         if not self._repository.records.shared:
             return
-        wanted = self._all()
-        gone = [reference for reference in self._followed if reference not in wanted]
-        for reference, each in wanted.items():
+        specs = self._all()
+        gone = [reference for reference in self._followed if reference not in specs]
+        for reference, each in specs.items():
             if self._followed.get(reference) != each:
                 with contextlib.suppress(DosirakError):  # its files are on their way
                     manifest = self._choice.resolve(reference)
@@ -76,19 +76,19 @@ class WantedDeployments:
         deployment.pinned = True
         return deployment
 
-    def _put(self, manifest: Manifest, wanted: Wanted | None) -> None:
+    def _put(self, manifest: Manifest, spec: Wanted | None) -> None:
         """Records for every instance how a version is to be deployed; None: no longer."""
         records, document = self._repository.records, f"{manifest.name}/{manifest.version}"
-        if wanted is None and records.document(DEPLOYMENTS, document) is None:
+        if spec is None and records.document(DEPLOYMENTS, document) is None:
             return
         with self._repository.locked(manifest.name):
-            content = None if wanted is None else msgspec.json.encode(wanted)
+            content = None if spec is None else msgspec.json.encode(spec)
             records.put_document(DEPLOYMENTS, document, content)
 
     def _all(self) -> dict[str, Wanted]:
-        wanted = {}
+        specs = {}
         records = self._repository.records
         for document in records.documents(DEPLOYMENTS):
             if (content := records.document(DEPLOYMENTS, document)) is not None:
-                wanted[document.replace("/", ":")] = msgspec.json.decode(content, type=Wanted)
-        return wanted
+                specs[document.replace("/", ":")] = msgspec.json.decode(content, type=Wanted)
+        return specs

@@ -139,8 +139,8 @@ class Answer:
     @property
     def vector(self) -> array[float]:
         """Returns the embedding of the prompt; empty where the request wants none."""
-        wanted = self.request.embedding
-        return wanted.vector(self.sequences[0].pooled, self.deployment.pooling) if wanted else array("f")
+        embedding = self.request.embedding
+        return embedding.vector(self.sequences[0].pooled, self.deployment.pooling) if embedding else array("f")
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -57,25 +57,25 @@ def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
 def refuse_embedding(request: GenerationRequest, deployment: Deployment) -> None:
     """Raises UnsupportedField for an embedding that the version cannot make, and InvalidRequest for more dimensions
     than it has."""
-    wanted, info = request.embedding, deployment.engine.info
-    if wanted is None or info is None:
+    embedding, info = request.embedding, deployment.engine.info
+    if embedding is None or info is None:
         return
     if info.no_embeddings:
         raise UnsupportedField(
             f"{deployment.manifest.reference} makes no embeddings: {info.no_embeddings}. Name another model.",
             param="model",
         )
-    if deployment.pooling.refusal and wanted.pooling is None:
+    if deployment.pooling.refusal and embedding.pooling is None:
         raise UnsupportedField(
             f"{deployment.manifest.reference} cannot make the embeddings of its author: {deployment.pooling.refusal}. "
             "Name another model, or choose a `pooling`.",
             param="model",
         )
     most = info.work.hidden
-    if wanted.dimensions and most and wanted.dimensions > most:
+    if embedding.dimensions and most and embedding.dimensions > most:
         raise InvalidRequest(
-            f"`dimensions` is {wanted.dimensions}; the vectors of {deployment.manifest.reference} have {most}: lower "
-            "it or remove it",
+            f"`dimensions` is {embedding.dimensions}; the vectors of {deployment.manifest.reference} have {most}: "
+            "lower it or remove it",
             param="dimensions",
             dimensions=most,
         )
@@ -98,17 +98,17 @@ def refuse_outside_limits(request: GenerationRequest, deployment: Deployment) ->
 def window_of(request: GenerationRequest, deployment: Deployment) -> int:
     """Returns the window that the prompt is built for. Raises InvalidRequest where the client wants a larger one than
     the version has."""
-    wanted, window = request.max_window, deployment.window
-    if wanted is None:
+    requested, window = request.max_window, deployment.window
+    if requested is None:
         return window
-    if wanted > window:
+    if requested > window:
         raise InvalidRequest(
-            f"`max_window` is {wanted}, and the window of {deployment.manifest.reference} has {window} tokens: lower "
-            "it or remove it",
+            f"`max_window` is {requested}, and the window of {deployment.manifest.reference} has {window} tokens: "
+            "lower it or remove it",
             param="max_window",
             window=window,
         )
-    return wanted
+    return requested
 
 
 def _characters(request: GenerationRequest) -> int:
@@ -126,12 +126,12 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
     """Returns how many new tokens the KV pool has room for. Raises ContextOverflow when the requested number does not
     fit: `max_new_tokens`, or what `reserve_output_tokens` wants kept free for it."""
     used = len(prompt.token_ids)
-    room, wanted = deployment.answer_room(used), prompt.max_new_tokens
+    room, requested = deployment.answer_room(used), prompt.max_new_tokens
     reserve = request.context.reserve_output_tokens if request.context else None
     is_open = request.max_new_tokens is None or reserve is not None
-    least = min(wanted, max(1, reserve or 0)) if is_open else wanted
+    least = min(requested, max(1, reserve or 0)) if is_open else requested
     if least <= room:
-        return min(wanted, room)
+        return min(requested, room)
     raise ContextOverflow(
         f"The prompt has {used} tokens and {least} more are reserved for the answer, but the KV cache holds "
         f"{used + room} for one request: shorten the prompt, lower max_new_tokens, or give the server a larger "
@@ -159,8 +159,8 @@ def refuse_tokens_without_rows(prompt: Prompt, deployment: Deployment) -> None:
 def refuse_unknown_tokens(request: GenerationRequest, vocab_size: int) -> None:
     """Raises InvalidRequest for a token id that the model does not have, in the prompt or in `logit_bias`."""
     biased = [token_id for token_id, _ in request.sampling.logit_bias]
-    given = request.source if isinstance(request.source, Ids) else Ids(())
-    named = (("logit_bias", biased), (given.name, given.token_ids), ("stop_token_ids", request.stop_token_ids))
+    prompt = request.source if isinstance(request.source, Ids) else Ids(())
+    named = (("logit_bias", biased), (prompt.name, prompt.token_ids), ("stop_token_ids", request.stop_token_ids))
     for param, ids in named:
         if not ids:
             continue

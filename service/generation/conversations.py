@@ -207,24 +207,24 @@ class OpenTurn:
 
 
 async def _read(
-    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], given: ContextOptions | None
+    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], context: ContextOptions | None
 ) -> History:
     """Returns the session, and the messages before the turn that may be sent; for an inspection all of them."""
     owner, session, revision = turn.owner, turn.session, turn.expected_revision
-    options = given or ContextOptions()
+    options = context or ContextOptions()
 
-    def wanted(found: Session) -> PromptPart | None:
-        policy = options.policy or _policy(found)
-        before = numbers_before(found, policy)
+    def part_of(stored: Session) -> PromptPart | None:
+        policy = options.policy or _policy(stored)
+        before = numbers_before(stored, policy)
         if before is None or policy not in CUT_FOR_GOOD or options.inspect:
             return None
-        return PromptPart(cut_position(found), before.systems, policy == "middle", options.pin)
+        return PromptPart(cut_position(stored), before.systems, policy == "middle", options.pin)
 
     if new:
-        history = await store.check_turn(owner, session, new, revision, wanted)
+        history = await store.check_turn(owner, session, new, revision, part_of)
         check_results(open_calls(history.messages), new, turn.places)
         return history
-    return _without_last_reply(await store.history(owner, session, revision, wanted))
+    return _without_last_reply(await store.history(owner, session, revision, part_of))
 
 
 def _request(

@@ -46,15 +46,15 @@ def with_reasoning(request: GenerationRequest, deployment: Deployment) -> Genera
     use, tokenizer = request.reasoning, deployment.tokenizer
     if use is None and not request.template_variables:
         return request
-    given = dict(_known(request.template_variables, tokenizer))
+    variables = dict(_known(request.template_variables, tokenizer))
     if use is not None:
         for name, value in use.variables(tokenizer.reasoning_form, tokenizer.template_variables).items():
-            if given.setdefault(name, value) != value:
+            if variables.setdefault(name, value) != value:
                 raise InvalidRequest(
                     f"`{use.field}` and `chat_template_kwargs.{name}` ask for different things: send one of them",
                     param=use.field,
                 )
-    return replace(request, template_variables=tuple(sorted(given.items())))
+    return replace(request, template_variables=tuple(sorted(variables.items())))
 
 
 def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:

@@ -143,12 +143,14 @@ class OutputSequence:
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1
-            deltas += self._given(answer, *self._shown(token_id, measured, output.finish_reason if is_last else None))
+            deltas += self._deltas_of(
+                answer, *self._shown(token_id, measured, output.finish_reason if is_last else None)
+            )
             if self.finish_reason is not None:
                 return deltas
         if output.finish_reason is not None:
             rest = self._guarded(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
-            deltas += self._given(answer, *rest)
+            deltas += self._deltas_of(answer, *rest)
         return deltas
 
     def _shown(
@@ -184,7 +186,7 @@ class OutputSequence:
             if boundary.is_reasoning or boundary.had_reasoning:
                 self.reasoning_tokens = len(self.sampled)
 
-    def _given(self, answer: A, shown: Sequence[Shown], reason: FinishReason | None) -> list[SequenceDelta[A]]:
+    def _deltas_of(self, answer: A, shown: Sequence[Shown], reason: FinishReason | None) -> list[SequenceDelta[A]]:
         deltas: list[SequenceDelta[A]] = []
         for at, (token, text) in enumerate(shown, 1):
             delta = SequenceDelta(answer, self, len(self.tokens), token, text)

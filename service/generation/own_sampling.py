@@ -22,17 +22,17 @@ def with_own_sampling(request: GenerationRequest, deployment: Deployment) -> Gen
     if request.choices is not None:
         return request
     own = deployment.generation
-    wanted = _wanted(request, own)
-    refused = dict(_refused(wanted, deployment))
-    values = {name: value for name, value in wanted.items() if name not in refused}
+    acting = _acting(request, own)
+    refused = dict(_refused(acting, deployment))
+    values = {name: value for name, value in acting.items() if name not in refused}
     bias = _bias(request.sampling, own, deployment.manifest.vocab_size) if request.unset else ()
-    if not wanted and not bias:
+    if not acting and not bias:
         return request
     sampling = replace(request.sampling, **values, logit_bias=(*request.sampling.logit_bias, *bias))
     return replace(request, sampling=sampling, notes=(*request.notes, _note(values, len(bias), refused)))
 
 
-def _wanted(request: GenerationRequest, own: GenerationDefaults) -> dict[str, Any]:
+def _acting(request: GenerationRequest, own: GenerationDefaults) -> dict[str, Any]:
     """Returns what acts of the author's values: without chance, nothing that shapes it."""
     values: dict[str, Any] = {name: value for name, value in own.sampling.items() if name in request.unset}
     if own.is_greedy and CHANCE in request.unset:
@@ -49,14 +49,14 @@ def _refused(values: Mapping[str, Any], deployment: Deployment) -> Iterator[tupl
             yield limit.parameter, value
 
 
-def _bias(given: SamplingParams, own: GenerationDefaults, vocab_size: int) -> tuple[tuple[int, float], ...]:
-    biased = {token_id for token_id, _ in given.logit_bias}
+def _bias(sampling: SamplingParams, own: GenerationDefaults, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    biased = {token_id for token_id, _ in sampling.logit_bias}
     return tuple((id, FORBIDDEN) for id in own.suppressed if id not in biased and id < vocab_size)
 
 
 def _note(values: Mapping[str, Any], suppressed: int, refused: Mapping[str, Any]) -> str:
-    told = [f"{name} {value:g}" for name, value in values.items()]
-    told += [f"{suppressed} suppressed tokens"] if suppressed else []
+    parts = [f"{name} {value:g}" for name, value in values.items()]
+    parts += [f"{suppressed} suppressed tokens"] if suppressed else []
     left_out = [f"{name} {value:g}, which its engine does not take" for name, value in refused.items()]
-    told += [f"but not {', '.join(left_out)}"] if left_out else []
-    return f"sampling by the version's generation_config.json: {', '.join(told)}"
+    parts += [f"but not {', '.join(left_out)}"] if left_out else []
+    return f"sampling by the version's generation_config.json: {', '.join(parts)}"

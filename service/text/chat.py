@@ -168,23 +168,23 @@ class ChatEncoder:
 
     def read_as(self, form: ToolFormat | None) -> ChatEncoder:
         """Returns the same encoder for a version that writes calls in this form."""
-        given = copy(self)
-        given._form = form
-        return given
+        encoder = copy(self)
+        encoder._form = form
+        return encoder
 
     def with_options(self, options: ChatOptions) -> ChatEncoder:
         """Returns an encoder of the same version whose chats have these tools and variables. Raises UnsupportedField
         for a variable that would stand for something else, or that holds a control token."""
-        given = copy(self)
-        given._options = options
-        given._template = self._with_tools if options.tools else self._plain
+        encoder = copy(self)
+        encoder._options = options
+        encoder._template = self._with_tools if options.tools else self._plain
         for name, value in options.variables:
             if name in RESERVED or (isinstance(value, str) and self._quoting.search(value)):
                 why = "has a name of its own use" if name in RESERVED else "holds a control token"
                 raise UnsupportedField(
                     f"`chat_template_kwargs.{name}` {why}: remove it", param=f"chat_template_kwargs.{name}"
                 )
-        return given
+        return encoder
 
     def encode(
         self,

@@ -75,8 +75,8 @@ class Detokenizer:
         self._floor = 0  # matches that end in held[:floor] were completed by ignored tokens
         self._boundary = boundary
         self._start = 0  # of the content, in held
-        self._given: list[str] = []
-        self._given_length = 0
+        self._emitted: list[str] = []
+        self._emitted_length = 0
         self._finished = False
         self.stop_string: str | None = None
         """The stop string that was completed. No text is given out after it."""
@@ -88,12 +88,12 @@ class Detokenizer:
     @property
     def text(self) -> str:
         """All text given out so far."""
-        return "".join(self._given)
+        return "".join(self._emitted)
 
     @property
     def whole(self) -> int:
         """The number of known characters, including held ones."""
-        return self._given_length + len(self._held)
+        return self._emitted_length + len(self._held)
 
     @property
     def begun(self) -> int:
@@ -150,7 +150,7 @@ class Detokenizer:
             if is_last:
                 boundary.finish()
             if boundary.content_at is not None:
-                self._start = max(0, boundary.content_at - self._given_length)
+                self._start = max(0, boundary.content_at - self._emitted_length)
         return boundary.content_at is not None
 
     def _push_or_stop(self, ahead: str) -> str:
@@ -183,6 +183,6 @@ class Detokenizer:
         text, self._held = self._held[:length], self._held[length:]
         self._floor, self._start = max(0, self._floor - length), max(0, self._start - length)
         if text:
-            self._given.append(text)
-            self._given_length += len(text)
+            self._emitted.append(text)
+            self._emitted_length += len(text)
         return text

@@ -23,10 +23,10 @@ def fold(text: str) -> str:
 def terms(text: str) -> list[str]:
     """Returns the folded text's words, of letters and digits only. For scripts beyond the alphabets it returns pairs of
     characters, or a single one."""
-    found: list[str] = []
+    pieces: list[str] = []
     for word in fold(text).split():
         for is_whole, letters in groupby(filter(str.isalnum, word), key=_FIRST_BEYOND_ALPHABETS.__gt__):
             run = "".join(letters)
             whole = is_whole or len(run) == 1
-            found += [run] if whole else [run[at : at + 2] for at in range(len(run) - 1)]
-    return found
+            pieces += [run] if whole else [run[at : at + 2] for at in range(len(run) - 1)]
+    return pieces

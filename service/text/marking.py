@@ -70,14 +70,14 @@ class MarkedChat:
         calls = sum(len(message.tool_calls) for message in messages)
         texts = list(_texts(items))
         _check(messages, items, texts, calls)
-        found = [match for text in texts for match in quoting.findall(text)]
-        if len(found) > MAX_QUOTED:
+        quotes = [match for text in texts for match in quoting.findall(text)]
+        if len(quotes) > MAX_QUOTED:
             raise InvalidRequest(
                 f"The chat holds over {MAX_QUOTED} control tokens as text; send fewer.", param="messages"
             )
         character_of: dict[str, str] = {}
-        if found:
-            tokens = sorted(set(found))
+        if quotes:
+            tokens = sorted(set(quotes))
             character_of = dict(zip(tokens, _unused(texts, len(tokens)), strict=True))
 
             def quote(text: str) -> str:

@@ -273,30 +273,30 @@ def _bounded_filter(name: str, function: Callable[..., Value]) -> Callable[..., 
     def bounded(*args: Value, **kwargs: Value) -> Value:
         budget = _budget()
         budget.tick()
-        given = args[skip:]
-        _check_integers(budget, (*given[1:], *kwargs.values()))
-        _check_filter(budget, name, given, kwargs)
+        values = args[skip:]
+        _check_integers(budget, (*values[1:], *kwargs.values()))
+        _check_filter(budget, name, values, kwargs)
         return function(*args, **kwargs)
 
     return bounded
 
 
-def _check_filter(budget: Budget, name: str, given: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-    if not given:
+def _check_filter(budget: Budget, name: str, values: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    if not values:
         return
-    others = [*given[1:], *kwargs.values()]
+    others = [*values[1:], *kwargs.values()]
     if _STRUCTURAL.fullmatch(name):
         if name == "sum" and any(isinstance(value, list | tuple) for value in others):
             raise TooMuch("sums up lists")
         return
-    if not isinstance(given[0], str | int | float):
-        budget.weigh(given[0])
+    if not isinstance(values[0], str | int | float):
+        budget.weigh(values[0])
     if name == "format":
-        _check_format(budget, str(given[0]), others)
-    elif name == "replace" and len(given) >= 3:
-        budget.require(_replaced(str(given[0]), str(given[1]), str(given[2])))
+        _check_format(budget, str(values[0]), others)
+    elif name == "replace" and len(values) >= 3:
+        budget.require(_replaced(str(values[0]), str(values[1]), str(values[2])))
     elif name in ("indent", "wordwrap", "join", "tojson"):
-        _check_inserted(budget, given[0], others)
+        _check_inserted(budget, values[0], others)
 
 
 def _check_inserted(budget: Budget, value: Value, inserted: Sequence[Value]) -> None:

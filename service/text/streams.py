@@ -172,29 +172,29 @@ class WholeStream:
         self._decode = decode
         self._ids = list(behind)
         self._before = decode(self._ids) if behind else ""
-        self._given = len(self._before)
+        self._emitted = len(self._before)
 
     def push(self, token_id: int) -> str:
         self._ids.append(token_id)
         text = self._decode(self._ids)
         certain = _common_prefix(self._before, text).rstrip(REPLACEMENT)
         self._before = text
-        delta = certain[self._given :]
-        self._given += len(delta)
+        delta = certain[self._emitted :]
+        self._emitted += len(delta)
         return delta
 
     def peek(self) -> str:
-        text = self._before[self._given :]
+        text = self._before[self._emitted :]
         return "" if text.endswith(REPLACEMENT) else text
 
     def ahead(self) -> str:
-        return self._before[self._given :].rstrip(REPLACEMENT)
+        return self._before[self._emitted :].rstrip(REPLACEMENT)
 
     def finish(self) -> str:
-        return self._before[self._given :].rstrip(REPLACEMENT)
+        return self._before[self._emitted :].rstrip(REPLACEMENT)
 
     def begun(self) -> int:
-        return len(self._before) - self._given
+        return len(self._before) - self._emitted
 
 
 def joining(whole: str, pieces: Sequence[str]) -> list[str]:

@@ -170,7 +170,7 @@ class ChatTemplate:
         Raises InvalidRequest with the template's own sentence if it refuses the messages."""
         values = (value for item in (*messages, *documents, *tools) for value in item.values())
         size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
-        given = {
+        context = {
             "messages": [dict(message) for message in messages],
             "tools": [dict(tool) for tool in tools] or None,
             "documents": [dict(document) for document in documents] or None,
@@ -179,7 +179,7 @@ class ChatTemplate:
         }
         with Budget.for_input(size) as budget:
             try:
-                return budget.join(self._template.generate({**self._variables, **(variables or {}), **given}))
+                return budget.join(self._template.generate({**self._variables, **(variables or {}), **context}))
             except TooMuch as error:
                 raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from None
             except jinja2.TemplateError as error:

@@ -209,15 +209,15 @@ class Vocabulary:
     def _token_bytes(self, id: int) -> bytes:
         """Returns a token's bytes as `tokenizers`' ByteLevel decoder does: the bytes of its stand-ins, or raw UTF-8 if
         one character is no stand-in."""
-        found = self._bytes.get(id)
-        if found is None:
+        raw = self._bytes.get(id)
+        if raw is None:
             token = self.token(id) or ""
             try:
-                found = bytes(_BYTE_OF_CHAR[character] for character in token)
+                raw = bytes(_BYTE_OF_CHAR[character] for character in token)
             except KeyError:
-                found = token.encode("utf-8")
-            self._bytes[id] = found
-        return found
+                raw = token.encode("utf-8")
+            self._bytes[id] = raw
+        return raw
 
     def _fallback_byte(self, id: int) -> int | None:
         token = self.token(id)

@@ -263,9 +263,9 @@ def test_a_restored_database_is_read_anew(pair: tuple[Repository, Repository], u
 
 
 def test_the_time_of_a_slow_answer_is_no_error_of_the_clock() -> None:
-    assert clock_error(105.0, asked=100.0, answered=110.0) == 0
-    assert clock_error(97.0, asked=100.0, answered=110.0) == 3
-    assert clock_error(112.5, asked=100.0, answered=110.0) == -2.5
+    assert clock_error(105.0, sent=100.0, received=110.0) == 0
+    assert clock_error(97.0, sent=100.0, received=110.0) == 3
+    assert clock_error(112.5, sent=100.0, received=110.0) == -2.5
 
 
 def test_a_command_that_leaves_has_no_connection(url: str, tmp_path: Path) -> None:

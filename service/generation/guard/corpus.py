@@ -63,9 +63,9 @@ class Grams:
         return cls(salt, array("Q", sorted(found)))
 
     def __contains__(self, gram: str) -> bool:
-        wanted = hashed(gram, self.salt)
-        place = bisect_left(self.hashes, wanted)
-        return place < len(self.hashes) and self.hashes[place] == wanted
+        key = hashed(gram, self.salt)
+        place = bisect_left(self.hashes, key)
+        return place < len(self.hashes) and self.hashes[place] == key
 
     def write(self, path: Path) -> None:
         """Writes the file, readable by its owner only, whatever file was there before."""
@@ -129,7 +129,7 @@ class CorpusScanner:
         self._places: list[int] = []  # the position of each of the last units' character
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        found = list[Span]()
+        spans = list[Span]()
         for place in range(new, len(text)):
             folded = fold(text[place])
             if not folded:
@@ -138,10 +138,10 @@ class CorpusScanner:
             self._places += [at + place] * len(folded)
             del self._places[:-UNITS]
             if len(self._units) == UNITS and self._units in self._grams:
-                found.append((self._places[0], at + place + 1))
+                spans.append((self._places[0], at + place + 1))
         open_ = [] if final else self._places[1 - UNITS :]
         self.certain = open_[0] if open_ else at + len(text)
-        return found
+        return spans
 
 
 @dataclass(slots=True)
@@ -193,13 +193,13 @@ class CanaryScanner:
         self._root = self._node = canaries.root
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        found, node, root = list[Span](), self._node, self._root
+        spans, node, root = list[Span](), self._node, self._root
         for place in range(new, len(text)):
             character = text[place]
             while character not in node.following and node.fallback is not None:
                 node = node.fallback
             node = node.following.get(character, root)
-            found += [(at + place + 1 - length, at + place + 1) for length in node.lengths]
+            spans += [(at + place + 1 - length, at + place + 1) for length in node.lengths]
         self._node = node
         self.certain = at + len(text) - (0 if final else node.depth)
-        return found
+        return spans

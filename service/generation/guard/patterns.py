@@ -55,17 +55,17 @@ class PatternScanner:
         self._pattern = pattern
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        pattern, found = self._pattern, list[Span]()
+        pattern, spans = self._pattern, list[Span]()
         for start in pattern.starts.finditer(text, self.certain - at):
             place = start.start()
             if not final and len(text) - place <= pattern.width and pattern.open.match(text, place):
                 self.certain = at + place
-                return found
+                return spans
             end = pattern.end(text, place)
             if end >= 0:
-                found.append((at + place, at + end))
+                spans.append((at + place, at + end))
         self.certain = at + len(text)
-        return found
+        return spans
 
 
 def _by(*expressions: str) -> Callable[[str, int], int]:
@@ -184,7 +184,7 @@ class AddressScanner:
         self._seen = 0  # signs before this position are decided
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        found = list[Span]()
+        spans = list[Span]()
         sign = text.find("@", self._seen - at)
         while sign >= 0:
             start = sign - _local_length(text, sign)
@@ -195,14 +195,14 @@ class AddressScanner:
             end = _RUN.match(text, sign + 1, stop + 1).end()  # type: ignore[union-attr]  # matches always
             if end == len(text) <= stop and not final:
                 self._seen, self.certain = at + sign, at + start
-                return found
+                return spans
             domain = _DOMAIN.match(text, sign + 1, min(end, stop))
             if domain is not None:
-                found.append((at + start, at + domain.end()))
+                spans.append((at + start, at + domain.end()))
             sign = text.find("@", sign + 1)
         self._seen = at + len(text)
         self.certain = self._seen - (0 if final else _local_length(text, len(text)))
-        return found
+        return spans
 
 
 def _local_length(text: str, end: int) -> int:

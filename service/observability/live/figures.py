@@ -69,16 +69,16 @@ class _Version:
         return cls(recent.tokens, [each.stats for each in deployment.engine.replicas])
 
     def increase(self, deployment: Deployment, now: float) -> _Increase:
-        found, replicas = _Increase(), deployment.engine.replicas
+        total, replicas = _Increase(), deployment.engine.replicas
         before = [*self.replicas, *[EngineStats()] * (len(replicas) - len(self.replicas))]
         for replica, stats in zip(replicas, before, strict=False):
-            found.add(replica, stats)
+            total.add(replica, stats)
         self.replicas = [each.stats for each in replicas]
-        if found.queried_tokens or found.hit_tokens:
-            self.hits.append((now, found.queried_tokens, found.hit_tokens))
+        if total.queried_tokens or total.hit_tokens:
+            self.hits.append((now, total.queried_tokens, total.hit_tokens))
         while self.hits and self.hits[0][0] <= now - WINDOW_SECONDS:
             self.hits.popleft()
-        return found
+        return total
 
 
 class Figures:

@@ -76,11 +76,11 @@ class Metrics:
         """Tells the guard's (rule, action) before a version is served."""
         self._guard_rules = tuple(rules)
 
-    def keep_recent(self, wanted: bool) -> None:
+    def keep_recent(self, keep: bool) -> None:
         """Begins to keep each version's recent observations, or forgets them."""
-        self._keeps_recent = wanted
+        self._keeps_recent = keep
         for each in self._models.values():
-            each.recent = Recent() if wanted else None
+            each.recent = Recent() if keep else None
 
     def routes(self, taken: Iterable[tuple[str, str]], has_key: bool) -> None:
         """Tells the app's (route template, method). Those that can name an unknown model or path have their series for

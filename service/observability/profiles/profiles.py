@@ -102,16 +102,16 @@ class Profiles:
         return first, second, differences(_measured(first), _measured(second))
 
     def _loaded(self, reference: str | None) -> Deployment:
-        wanted = self._deployments.resolve(reference).reference
-        found = next((each for each in self._deployments.all() if each.manifest.reference == wanted), None)
-        if found is not None and found.state is DeploymentState.READY:
-            if not found.is_serving:
-                raise Unavailable(f"The engine of {wanted} is being started again; try again shortly", retry_after=2)
-            return found
-        if found is not None and found.state is DeploymentState.LOADING:
-            raise NotFound(f"{wanted} is still loading; ask again when GET /v1/deployments says ready", param="model")
+        target = self._deployments.resolve(reference).reference
+        deployment = next((each for each in self._deployments.all() if each.manifest.reference == target), None)
+        if deployment is not None and deployment.state is DeploymentState.READY:
+            if not deployment.is_serving:
+                raise Unavailable(f"The engine of {target} is being started again; try again shortly", retry_after=2)
+            return deployment
+        if deployment is not None and deployment.state is DeploymentState.LOADING:
+            raise NotFound(f"{target} is still loading; ask again when GET /v1/deployments says ready", param="model")
         raise NotFound(
-            f'{wanted} is not loaded: load it with POST /v1/deployments {{"model": "{wanted}"}}, then ask again',
+            f'{target} is not loaded: load it with POST /v1/deployments {{"model": "{target}"}}, then ask again',
             param="model",
         )
 

@@ -112,9 +112,9 @@ class Sums:
 
     def add(self, events: Iterable[Event]) -> None:
         """Adds the events of one piece; no event may lie in one of another piece."""
-        wanted = [each for each in events if each.cat in NESTED or each.cat in FLAT or each.name == MEMORY]
+        counted = [each for each in events if each.cat in NESTED or each.cat in FLAT or each.name == MEMORY]
         open_: list[Event] = []
-        for event in sorted(wanted, key=lambda each: (str(each.tid), each.ts, -each.dur)):
+        for event in sorted(counted, key=lambda each: (str(each.tid), each.ts, -each.dur)):
             if event.cat in FLAT:
                 self._count(event)
                 continue

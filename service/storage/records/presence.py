@@ -40,9 +40,9 @@ class Instance:
         return self.age <= LIVING_SECONDS
 
 
-def clock_error(theirs: float, asked: float, answered: float) -> float:
+def clock_error(theirs: float, sent: float, received: float) -> float:
     """Returns how many seconds this clock is ahead of the database's at least, negative where it is behind: the
-    database read its clock between `asked` and `answered`."""
-    if theirs < asked:
-        return asked - theirs
-    return min(0.0, answered - theirs)
+    database read its clock between `sent` and `received`."""
+    if theirs < sent:
+        return sent - theirs
+    return min(0.0, received - theirs)

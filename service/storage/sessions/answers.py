@@ -62,21 +62,21 @@ class StoredAnswers(StoredKind):
             last = await self._row(connection, mine, kind, id)
             others = mine.select("answers").where(mine.columns("answers").thread == last.thread)
             known = {row.id: row for row in await connection.execute(others)}
-        found, at = list[StoredAnswer](), id
+        thread, at = list[StoredAnswer](), id
         while True:
             if (row := known.get(at)) is None:
                 raise _missing(kind, at)
-            found.append(_answer(row))
+            thread.append(_answer(row))
             if row.previous is None:
-                return found[::-1]
+                return thread[::-1]
             at = row.previous
 
     @uninterrupted
-    async def all(self, owner: str, wanted: WantedAnswers, limit: int) -> tuple[list[StoredAnswer], bool]:
+    async def all(self, owner: str, query: WantedAnswers, limit: int) -> tuple[list[StoredAnswer], bool]:
         """Returns answers in the order of their storing, and whether there are more. Raises NotFound for `after`."""
         mine, its = self._owned(owner), self._owned(owner).columns("answers")
         async with self._database.reading() as connection:
-            numbers = await self._numbers(connection, mine, wanted, limit + 1)
+            numbers = await self._numbers(connection, mine, query, limit + 1)
             rows = await connection.execute(mine.select("answers").where(its.number.in_(numbers[:limit])))
             found = sorted(rows, key=lambda row: numbers.index(row.number))
         return [_answer(row) for row in found], len(numbers) > limit
@@ -107,24 +107,24 @@ class StoredAnswers(StoredKind):
         statement = mine.select("answers").where(its.id == id, its.kind == kind)
         return await one(connection, statement, id, _missing(kind, id, param))
 
-    async def _numbers(self, connection: AsyncConnection, mine: Owned, wanted: WantedAnswers, most: int) -> list[int]:
+    async def _numbers(self, connection: AsyncConnection, mine: Owned, query: WantedAnswers, most: int) -> list[int]:
         """Returns the numbers of the first answers that are wanted, without reading their texts."""
         its = mine.columns("answers")
-        order = its.number.desc() if wanted.newest_first else its.number
-        some = mine.select("answers", "number", "model", "metadata").where(its.kind == wanted.kind)
+        order = its.number.desc() if query.newest_first else its.number
+        some = mine.select("answers", "number", "model", "metadata").where(its.kind == query.kind)
         some = some.order_by(order).limit(_SOME)
         at = None
-        if wanted.after is not None:
-            at = (await self._row(connection, mine, wanted.kind, wanted.after, "after")).number
-        found = list[int]()
-        while len(found) < most:
-            behind = [] if at is None else [its.number < at if wanted.newest_first else its.number > at]
+        if query.after is not None:
+            at = (await self._row(connection, mine, query.kind, query.after, "after")).number
+        numbers = list[int]()
+        while len(numbers) < most:
+            behind = [] if at is None else [its.number < at if query.newest_first else its.number > at]
             rows = (await connection.execute(some.where(*behind))).all()
-            found += [row.number for row in rows if wanted.fits(row.model, row.metadata)]
+            numbers += [row.number for row in rows if query.fits(row.model, row.metadata)]
             if len(rows) < _SOME:
                 break
             at = rows[-1].number
-        return found[:most]
+        return numbers[:most]
 
     async def _make_room(self, connection: AsyncConnection, mine: Owned, kind: AnswerKind) -> None:
         its = mine.columns("answers")

@@ -45,14 +45,14 @@ class Reading:
         if not newest or (newest[0].position, newest[0].role) != (part.since, "user"):
             return None
         before = self._its.position < part.since
-        found = {said.position: said for said in newest}
+        by_position = {said.position: said for said in newest}
         if part.systems:
-            found |= {said.position: said for said in await self._said(before, most=part.systems)}
+            by_position |= {said.position: said for said in await self._said(before, most=part.systems)}
         for ranges in _batches(await self._turns(part)):
             inside = or_(*(and_(self._its.position >= first, self._its.position < stop) for first, stop in ranges))
-            found |= {said.position: said for said in await self._said(before, inside)}
+            by_position |= {said.position: said for said in await self._said(before, inside)}
         others = await self.names(before, most=NEAREST)
-        return tuple(found[at] for at in sorted(found)), others
+        return tuple(by_position[at] for at in sorted(by_position)), others
 
     async def names(self, *conditions: ColumnElement[bool], most: int | None = None) -> tuple[Named, ...]:
         """Returns positions and ids in order, at most the newest `most`."""
@@ -106,14 +106,14 @@ class Reading:
     async def _turns(self, part: PromptPart) -> list[tuple[int, int]]:
         """Returns where the turns that stay begin and end, before `since`."""
         user = (self._in_session, self._its.role == "user")
-        found = set[tuple[int, int]]()
+        ranges = set[tuple[int, int]]()
         for at in await self._staying(part):
             begin = self._mine.select("messages", "position").where(*user, self._its.position <= at)
             end = self._mine.select("messages", "position").where(*user, self._its.position > at)
             first = await self._connection.execute(begin.order_by(self._its.position.desc()).limit(1))
             stop = await self._connection.execute(end.order_by(self._its.position).limit(1))
-            found.add((first.scalar_one_or_none() or 0, stop.scalar_one()))
-        return sorted(found)
+            ranges.add((first.scalar_one_or_none() or 0, stop.scalar_one()))
+        return sorted(ranges)
 
     async def _staying(self, part: PromptPart) -> set[int]:
         """Returns the positions of messages whose turns stay."""

@@ -115,8 +115,8 @@ class Owned:
         statement, place = self.select(name), tuple_(its.created_at, its.number)
         if after is not None:
             last = await self.named(connection, name, after, "after")
-            there = last.created_at, last.number
-            statement = statement.where(place < there if newest_first else place > there)
+            reached = last.created_at, last.number
+            statement = statement.where(place < reached if newest_first else place > reached)
         columns = its.created_at, its.number
         return statement.order_by(*(each.desc() if newest_first else each.asc() for each in columns))
 

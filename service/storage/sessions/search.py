@@ -59,16 +59,16 @@ def words_of(title: str | None, metadata: Json) -> list[str]:
     return found
 
 
-def _collect(value: object, found: list[str]) -> None:
+def _collect(value: object, words: list[str]) -> None:
     if isinstance(value, Mapping):
         for key, each in value.items():
-            found.append(str(key))
-            _collect(each, found)
+            words.append(str(key))
+            _collect(each, words)
     elif isinstance(value, list | tuple):
         for each in value:
-            _collect(each, found)
+            _collect(each, words)
     elif value is not None:
-        found.append(str(value))
+        words.append(str(value))
 
 
 def _pair(first: str, second: str) -> int:
@@ -107,9 +107,9 @@ async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: 
 
 
 async def search(
-    connection: AsyncConnection, mine: Owned, newest: Select[Any], query: str, wanted: int
+    connection: AsyncConnection, mine: Owned, newest: Select[Any], query: str, limit: int
 ) -> list[Row[Any]]:
-    """Returns the first `wanted` rows of `newest` that have `query` in their title, their metadata or a message.
+    """Returns the first `limit` rows of `newest` that have `query` in their title, their metadata or a message.
     `newest` is a statement over the owner's sessions in the order of the list."""
     needle = fold(query)
     grams = grams_of(mine.owner, needle)
@@ -117,20 +117,20 @@ async def search(
     proposed = _matches(connection, "message_grams", of_message.number, grams)
     spoken = mine.select("messages", "session").where(proposed)
     newest = newest.where(or_(_matches(connection, "session_grams", its.number, grams), its.number.in_(spoken)))
-    found: list[Row[Any]] = []
+    matching: list[Row[Any]] = []
     looked_at, size = 0, _SMALLEST_BATCH
-    while len(found) < wanted:
+    while len(matching) < limit:
         batch = (await connection.execute(newest.offset(looked_at).limit(size))).all()
         numbers = [row.number for row in batch]
         said = mine.select("messages", "session", "content").where(of_message.session.in_(numbers), proposed)
         heard = {number for number, content in await connection.execute(said) if contains(content, needle)}
         for row in batch:
             if row.number in heard or any(contains(each, needle) for each in words_of(row.title, row.metadata)):
-                found.append(row)
+                matching.append(row)
         if len(batch) < size:
             break
         looked_at, size = looked_at + size, min(2 * size, _LARGEST_BATCH)
-    return found[:wanted]
+    return matching[:limit]
 
 
 async def alike(connection: AsyncConnection, name: Indexed, owner: str, question: str, most: int) -> list[int]:

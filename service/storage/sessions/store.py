@@ -64,7 +64,7 @@ from service.storage.sessions.values import (
 )
 from service.text.grams import fold
 
-Wanted = Callable[[Session], PromptPart | None]
+PartChoice = Callable[[Session], PromptPart | None]
 PATIENCE_SECONDS = 5.0
 DEFAULT_PAGE = 20
 
@@ -234,19 +234,19 @@ class SessionStore:
 
     @uninterrupted
     async def history(
-        self, owner: str, session_id: str, expected_revision: int | None = None, wanted: Wanted | None = None
+        self, owner: str, session_id: str, expected_revision: int | None = None, choose_part: PartChoice | None = None
     ) -> History:
-        """Returns the session and its messages as they are at one moment, for a prompt. `wanted` says which part of
-        this session the prompt needs; None, or a part that does not exist, takes all."""
+        """Returns the session and its messages as they are at one moment, for a prompt. `choose_part` says which
+        part of this session the prompt needs; None, or a part that does not exist, takes all."""
         async with self._database.reading() as connection:
             mine = self._owned(owner)
             row = await mine.session(connection, session_id)
             session, reading = session_of(row), Reading(connection, mine, row)
             _check_revision(session.revision, expected_revision)
-            part = None if wanted is None else wanted(session)
-            found = None if part is None else await reading.part(part)
-            if found is not None:
-                return History(session, found[0], row.next_position, found[1], is_whole=False)
+            part = None if choose_part is None else choose_part(session)
+            partial = None if part is None else await reading.part(part)
+            if partial is not None:
+                return History(session, partial[0], row.next_position, partial[1], is_whole=False)
             return History(session, await reading.all(), row.next_position)
 
     @uninterrupted
@@ -300,12 +300,12 @@ class SessionStore:
         session_id: str,
         messages: Sequence[NewMessage],
         expected_revision: int | None = None,
-        wanted: Wanted | None = None,
+        choose_part: PartChoice | None = None,
     ) -> History:
         """Does as `history`, before a turn with these messages. Raises what `append_turn` would raise, before the
         generation."""
         self._check_messages(messages)
-        history = await self.history(owner, session_id, expected_revision, wanted)
+        history = await self.history(owner, session_id, expected_revision, choose_part)
         self.limits.check_room(history.session.message_count, len(messages) + 1)
         return history
 

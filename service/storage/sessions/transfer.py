@@ -170,8 +170,8 @@ def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> St
         raise InvalidRequest(f"Line {number}: only an assistant's message has a receipt", param=f"line {number}")
     made = Answered(**answered) if line.role == ASSISTANT else None
     calls = None if line.tool_calls is None else [msgspec.structs.asdict(call) for call in line.tool_calls]
-    given = (line.id, line.role, line.content, line.name, line.pinned, line.created_at, made)
-    return StoredMessage(*given, calls, line.tool_call_id, line.reasoning)
+    fields = (line.id, line.role, line.content, line.name, line.pinned, line.created_at, made)
+    return StoredMessage(*fields, calls, line.tool_call_id, line.reasoning)
 
 
 def _check_arguments(number: int, call: CallLine) -> None:

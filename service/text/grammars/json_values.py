@@ -112,19 +112,19 @@ def with_bounds(schema: dict[str, Any], at: str) -> dict[str, Any]:
             raise UnsupportedField(f"`{at}.{exclusive}` is true without `{word}`: add it", param=f"{at}.{exclusive}")
         if isinstance(kept.get(exclusive), bool):  # draft 4
             kept |= {exclusive: kept.pop(word)} if kept.pop(exclusive) and word in kept else {}
-        found, excluded = list[Decimal](), kept.get(exclusive)
+        bounds, excluded = list[Decimal](), kept.get(exclusive)
         if is_number(kept.get(word)):
             bound = _decimal(kept[word], f"{at}.{word}")
-            found.append(bound if _is_exact(bound) else _inside(bound, rounding, is_integer))
+            bounds.append(bound if _is_exact(bound) else _inside(bound, rounding, is_integer))
         if is_number(excluded):
             bound = _decimal(excluded, f"{at}.{exclusive}")
             leads_away = bound >= 0 if rounding == ROUND_CEILING else bound <= 0
             is_let_through = not is_integer and bound == bound.to_integral_value() and leads_away
             if is_let_through or not _is_exact(bound):
                 del kept[exclusive]
-                found.append(_inside(bound, rounding, is_integer))
-        if found:
-            kept[word] = _number(strictest(found))
+                bounds.append(_inside(bound, rounding, is_integer))
+        if bounds:
+            kept[word] = _number(strictest(bounds))
     return kept
 
 

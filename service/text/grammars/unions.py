@@ -40,14 +40,14 @@ def pointed(top: Any, reference: str) -> Any:
     place, _, pointer = reference.partition("#")
     if place or (pointer and not pointer.startswith("/")):
         return True
-    found = top
+    schema = top
     for step in pointer.split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
         try:
-            found = found[int(name)] if isinstance(found, list) else found[name]
+            schema = schema[int(name)] if isinstance(schema, list) else schema[name]
         except (KeyError, IndexError, ValueError, TypeError):
             return True
-    return found
+    return schema
 
 
 def _exclude_each_other(options: Sequence[Any], top: Any) -> bool:
@@ -89,10 +89,10 @@ def _tags(schema: Mapping[str, Any], top: Any) -> dict[str, frozenset[str]]:
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list):
         return {}
-    found = dict[str, frozenset[str]]()
+    tags = dict[str, frozenset[str]]()
     for name in required:
         value = _followed(properties.get(name), top) if isinstance(name, str) else {}
         texts = [value["const"]] if "const" in value else value.get("enum")
         if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
-            found[name] = frozenset(texts)
-    return found
+            tags[name] = frozenset(texts)
+    return tags

@@ -55,8 +55,8 @@ def _number_session(connection: sa.Connection, number: int, cut: str | None) -> 
 
 def _number_receipts(connection: sa.Connection, numbers: list[int], positions: dict[str, int]) -> None:
     """Converts a few receipts at a time: they may be long."""
-    asked = sa.select(messages.c.number, messages.c.context).where(messages.c.number.in_(numbers))
-    for number, context in connection.execute(asked).all():
+    query = sa.select(messages.c.number, messages.c.context).where(messages.c.number.in_(numbers))
+    for number, context in connection.execute(query).all():
         stored = json.dumps(numbered(json.loads(context), positions), ensure_ascii=False)
         if stored != context:
             connection.execute(sa.update(messages).where(messages.c.number == number).values(context=stored))
