@@ -89,10 +89,10 @@ def talk(
     fields = {"model": model, "policy": policy, "system": system}
     parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     client = Client.of(url or address(settings), authorization(settings))
-    raise typer.Exit(run(client, session, _given(fields), _given(parameters), console, json))
+    raise typer.Exit(run(client, session, _present(fields), _present(parameters), console, json))
 
 
-def _given(fields: Mapping[str, object]) -> dict[str, object]:
+def _present(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -95,15 +95,15 @@ def rollout(
         raise InvalidReference("choose one of --candidate, --promote and --abort")
     store = repository()
     if candidate is not None:
-        wanted = Rollout(name, alias, "", candidate, weight, sticky, shadow, RolloutLimits(), "")
-        rollouts.put(store, wanted, settings_or_exit(console).gate(alias))
+        planned = Rollout(name, alias, "", candidate, weight, sticky, shadow, RolloutLimits(), "")
+        rollouts.put(store, planned, settings_or_exit(console).gate(alias))
     elif promote:
         rollouts.promote(store, name, alias, reason or "the rollout went well", who())
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
-    found = rollouts.history(store, name, alias)
+    past = rollouts.history(store, name, alias)
     table = Table("candidate", "weight", "state", "began", "ended", "reason")
-    for each in found:
+    for each in past:
         weighed = f"{each.weight:g} %" + (", shadow" if each.shadow else "")
         table.add_row(each.reference, weighed, each.state, each.started_at, each.ended_at or "–", each.reason)
-    answer(json, msgspec.to_builtins(found), table)
+    answer(json, msgspec.to_builtins(past), table)

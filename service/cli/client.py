@@ -72,14 +72,14 @@ class Client:
 
     def messages(self, id: str) -> tuple[Message, ...]:
         """Returns all messages, oldest first."""
-        found: list[Message] = []
+        messages: list[Message] = []
         cursor: str | None = ""
         while cursor is not None:
             more = f"&cursor={quote(cursor, safe='')}" if cursor else ""
             page = self._json("GET", f"{_path(id, 'messages')}?limit={PAGE}{more}", Messages)
-            found += page.data
+            messages += page.data
             cursor = page.next_cursor
-        return tuple(found)
+        return tuple(messages)
 
     def change_message(self, id: str, message: str, fields: Fields) -> Message:
         return self._json("PATCH", _path(id, "messages", message), Message, fields)

@@ -194,8 +194,8 @@ def _message(chat: Conversation, which: str) -> tuple[int, Message]:
     names = {message.id: number for number, message in enumerate(messages, 1)}
     number = len(messages) if which == "last" else int(which) if which.isdecimal() else names.get(which, 0)
     if not 1 <= number <= len(messages):
-        there = f"/history shows 1 to {len(messages)}" if messages else "the session has none yet"
-        raise InvalidRequest(f"{which or 'Nothing'} names no message; {there}")
+        hint = f"/history shows 1 to {len(messages)}" if messages else "the session has none yet"
+        raise InvalidRequest(f"{which or 'Nothing'} names no message; {hint}")
     return number, messages[number - 1]
 
 

@@ -253,10 +253,10 @@ def delete(
     json: Json = False,
 ) -> None:
     """Remove a version for good; refused while an alias points to it or a process serves it."""
-    asked = ModelReference.parse(reference)
-    if asked.version is None:
-        raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
-    repository().delete(asked.name, asked.version, reason, who())
+    target = ModelReference.parse(reference)
+    if target.version is None:
+        raise InvalidReference(f"{reference} is no exact version; name one, as in {target.name}:1")
+    repository().delete(target.name, target.version, reason, who())
     answer(json, {"deleted": reference}, f"deleted {reference}")
 
 

@@ -51,10 +51,10 @@ def show(console: Console, title: str, needs: Needs, to_come: int, room: Room) -
     console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
 
 
-def refuse(name: str, needs: Needs, here: int, room: Room) -> None:
-    """Raises InvalidSource with the numbers where the machine has less than is needed. `here` bytes of the download are
-    on its disk already."""
-    disk = needs.disk - here
+def refuse(name: str, needs: Needs, arrived: int, room: Room) -> None:
+    """Raises InvalidSource with the numbers where the machine has less than is needed. `arrived` bytes of the download
+    are on its disk already."""
+    disk = needs.disk - arrived
     if disk > room.disk:
         raise InvalidSource(
             f"{name} needs {size(disk)} more on the data directory's disk and {size(room.disk)} are free: free some, "

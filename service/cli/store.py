@@ -50,11 +50,11 @@ def push(json: Json = False) -> None:
         print_json({"pushed": pushed, **asdict(moved)})
     else:
         if settings.store_url is not None:
-            console.print(_told("versions pushed", pushed), soft_wrap=True)
+            console.print(_listed("versions pushed", pushed), soft_wrap=True)
         if settings.shares_records:
             journals = [f"{name} ({count} entries)" for name, count in moved.entries.items()]
-            console.print(_told("journals moved", journals), soft_wrap=True)
-            console.print(_told("rollouts moved", moved.rollouts), soft_wrap=True)
+            console.print(_listed("journals moved", journals), soft_wrap=True)
+            console.print(_listed("rollouts moved", moved.rollouts), soft_wrap=True)
         for sentence in moved.kept:
             console.print(Text(sentence, "red"), soft_wrap=True)
     if moved.kept:
@@ -91,25 +91,25 @@ def status(json: Json = False) -> None:
     """What the store holds, and how much of it lies in the data directory."""
     settings = settings_or_exit(console)
     store = SharedStore.open(_url(settings))
-    found, database = moving.contents(store), binding.database_of(store)
+    contents, database = moving.contents(store), binding.database_of(store)
     mirror = moving.mirror_of(Repository(settings.data_dir, store=store))
     cached, alone = mirror.cache.size(), mirror.not_stored()
     if json:
-        facts = {"url": settings.store_url, "database": database, **asdict(found)}
+        facts = {"url": settings.store_url, "database": database, **asdict(contents)}
         print_json({**facts, "cached_bytes": cached, "not_pushed": alone})
         return
     table = Table("what", "how much", title=settings.store_url)
     table.add_row("database", database or "none is shared")
-    table.add_row("versions", ", ".join(f"{name}: {count}" for name, count in found.models.items()) or "none")
-    table.add_row("reports, deleted versions", f"{found.reports}, {found.deleted}")
-    table.add_row("blobs", f"{found.blobs}, {found.bytes / 1e6:.1f} MB; {found.unused} wait to be pruned")
+    table.add_row("versions", ", ".join(f"{name}: {count}" for name, count in contents.models.items()) or "none")
+    table.add_row("reports, deleted versions", f"{contents.reports}, {contents.deleted}")
+    table.add_row("blobs", f"{contents.blobs}, {contents.bytes / 1e6:.1f} MB; {contents.unused} wait to be pruned")
     limit = f" of {settings.store_cache_bytes / 1e6:.1f}" if settings.store_cache_bytes else ""
     table.add_row("weights in the data directory", f"{cached / 1e6:.1f}{limit} MB")
     table.add_row("in the data directory alone", ", ".join(alone) or "none")
     console.print(table)
 
 
-def _told(what: str, names: Sequence[str]) -> str:
+def _listed(what: str, names: Sequence[str]) -> str:
     return f"{len(names)} {what}{': ' if names else ''}{', '.join(names)}"
 
 

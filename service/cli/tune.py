@@ -155,23 +155,23 @@ class _Tuning:
             is_whole = _ran(measure, screen)
         return self._tell(tuner.outcome, is_whole, json, beside)
 
-    def _tell(self, found: Outcome, is_whole: bool, json: bool, beside: str) -> int:
+    def _tell(self, result: Outcome, is_whole: bool, json: bool, beside: str) -> int:
         if json:
-            print_json(shown_outcome(found, self.words, self.manifest))
+            print_json(shown_outcome(result, self.words, self.manifest))
         else:
-            print_outcome(found, console)
+            print_outcome(result, console)
         if not is_whole:
             if not json:
                 console.print(f"interrupted: {self.out} is not written")
             return INTERRUPTED
-        if found.chosen is None:
+        if result.chosen is None:
             raise NotMeasured("no candidate could serve this load; the reasons are above")
-        chosen = next(each for each in self.versions if each.reference == found.chosen.candidate.reference)
+        chosen = next(each for each in self.versions if each.reference == result.chosen.candidate.reference)
         command = shlex.join(["dosirak", *sys.argv[1:]])
-        outcome.write(self.out, self.words, self.manifest, chosen, found, command, beside)
+        outcome.write(self.out, self.words, self.manifest, chosen, result, command, beside)
         if not json:
             console.print(f"{self.out} is written: dosirak serve --settings {self.out}", soft_wrap=True)
-        return BROKEN if found.chosen.broken else 0
+        return BROKEN if result.chosen.broken else 0
 
 
 def _refused(settings: Settings, repository: Repository, versions: list[Manifest]) -> dict[str, str]:

@@ -94,7 +94,7 @@ class TuningScreen:
             self._line(self._said)
         self._advance()
 
-    def measured(self, candidate: Candidate, found: Slice) -> None:
+    def measured(self, candidate: Candidate, result: Slice) -> None:
         self._advance()
 
     def fell_out(self, candidate: Candidate, why: str) -> None:
@@ -109,52 +109,52 @@ class TuningScreen:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def print_outcome(found: Outcome, to: Console) -> None:
+def print_outcome(outcome: Outcome, to: Console) -> None:
     """Prints the frontier, the present settings, who fell out, and the chosen candidate."""
     wide = to if to.is_terminal else Console(width=WIDTH)
-    if found.rows:
-        wide.print(_table(found))
-    for candidate, why in list(found.out.items())[:MOST_OUT]:
+    if outcome.rows:
+        wide.print(_table(outcome))
+    for candidate, why in list(outcome.out.items())[:MOST_OUT]:
         to.print(f"out: {candidate}: {why}", soft_wrap=True, highlight=False, markup=False)
-    if len(found.out) > MOST_OUT:
-        to.print(f"and {len(found.out) - MOST_OUT} more fell out", highlight=False)
-    if found.passed_over:
-        to.print(f"limits that only a server has, not judged here: {', '.join(found.passed_over)}", highlight=False)
-    for line in _verdict(found):
+    if len(outcome.out) > MOST_OUT:
+        to.print(f"and {len(outcome.out) - MOST_OUT} more fell out", highlight=False)
+    if outcome.passed_over:
+        to.print(f"limits that only a server has, not judged here: {', '.join(outcome.passed_over)}", highlight=False)
+    for line in _verdict(outcome):
         to.print(line, soft_wrap=True, highlight=False)
 
 
-def _verdict(found: Outcome) -> Iterable[Text]:
-    if found.chosen is None:
+def _verdict(outcome: Outcome) -> Iterable[Text]:
+    if outcome.chosen is None:
         return
-    yield Text.assemble(("best", "green"), f": {found.chosen.candidate}")
-    if found.chosen.candidate == found.present:
+    yield Text.assemble(("best", "green"), f": {outcome.chosen.candidate}")
+    if outcome.chosen.candidate == outcome.present:
         yield Text("the present settings are the best of the field")
-    elif found.gain is not None:
-        what = "p95 of whole answers" if found.scenario.load.kind == "open" else "tokens a second"
-        yield Text(f"{found.gain:.2f} times as good as the present settings, in {what}")
-    if found.chosen.broken:
-        names = ", ".join(found.chosen.broken)
+    elif outcome.gain is not None:
+        what = "p95 of whole answers" if outcome.scenario.load.kind == "open" else "tokens a second"
+        yield Text(f"{outcome.gain:.2f} times as good as the present settings, in {what}")
+    if outcome.chosen.broken:
+        names = ", ".join(outcome.chosen.broken)
         yield Text.assemble(("broken", "red"), f": {names}; no candidate that was compared last holds all limits")
 
 
-def _table(found: Outcome) -> Table:
+def _table(outcome: Outcome) -> Table:
     table = Table(
         *COLUMNS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title="frontier", title_justify="left"
     )
-    rows = {row.candidate: row for row in found.frontier}
-    beside = [row for row in found.rows if row.candidate == found.present]
-    for row in [*found.frontier, *(() if found.present in rows else beside), *_chosen_apart(found, rows)]:
-        is_best = found.chosen is not None and row.candidate == found.chosen.candidate
-        name = " (best)" if is_best else " (present)" if row.candidate == found.present else ""
+    rows = {row.candidate: row for row in outcome.frontier}
+    beside = [row for row in outcome.rows if row.candidate == outcome.present]
+    for row in [*outcome.frontier, *(() if outcome.present in rows else beside), *_chosen_apart(outcome, rows)]:
+        is_best = outcome.chosen is not None and row.candidate == outcome.chosen.candidate
+        name = " (best)" if is_best else " (present)" if row.candidate == outcome.present else ""
         table.add_row(*_cells(row, name), style="green" if is_best else None)
     return table
 
 
-def _chosen_apart(found: Outcome, rows: dict[Candidate, Row]) -> list[Row]:
+def _chosen_apart(outcome: Outcome, rows: dict[Candidate, Row]) -> list[Row]:
     """Returns the chosen row where the frontier does not have it: limits, or passes that were slow for all."""
-    chosen = found.chosen
-    return [chosen] if chosen and chosen.candidate not in rows and chosen.candidate != found.present else []
+    chosen = outcome.chosen
+    return [chosen] if chosen and chosen.candidate not in rows and chosen.candidate != outcome.present else []
 
 
 def _cells(row: Row, name: str) -> list[str]:
@@ -165,7 +165,7 @@ def _cells(row: Row, name: str) -> list[str]:
     return [each.reference + name, each.precision, *map(str, numbers), rate, *latencies, f"{row.seconds:.1f} s"]
 
 
-def shown_outcome(found: Outcome, words: str, manifest: Manifest) -> dict[str, Any]:
+def shown_outcome(outcome: Outcome, words: str, manifest: Manifest) -> dict[str, Any]:
     """Returns all of it for programs."""
 
     def row(each: Row) -> dict[str, Any]:
@@ -179,12 +179,14 @@ def shown_outcome(found: Outcome, words: str, manifest: Manifest) -> dict[str, A
 
     return {
         "model": manifest.reference,
-        "scenario": found.scenario.name,
-        "scenario_digest": found.scenario.digest,
-        "chosen": row(found.chosen) if found.chosen else None,
-        "times_as_good": found.gain,
-        "frontier": [row(each) for each in found.frontier],
-        "candidates": [row(each) for each in found.rows],
-        "out": [{"settings": each.variables(words, manifest.reference), "why": why} for each, why in found.out.items()],
-        "limits_not_judged": found.passed_over,
+        "scenario": outcome.scenario.name,
+        "scenario_digest": outcome.scenario.digest,
+        "chosen": row(outcome.chosen) if outcome.chosen else None,
+        "times_as_good": outcome.gain,
+        "frontier": [row(each) for each in outcome.frontier],
+        "candidates": [row(each) for each in outcome.rows],
+        "out": [
+            {"settings": each.variables(words, manifest.reference), "why": why} for each, why in outcome.out.items()
+        ],
+        "limits_not_judged": outcome.passed_over,
     }

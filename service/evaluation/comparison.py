@@ -35,14 +35,16 @@ def print_comparison(
     manifests = [repository.resolve(reference) for reference in references]
     texts = _texts(repository, manifests, count)
     first = load(settings, repository, manifests[0])
-    found: dict[str, Predictions] = {}
+    predictions: dict[str, Predictions] = {}
     with Progress(console=console, transient=True) as progress:
         for manifest, (way, used) in product(manifests, ways.items()):
             label = f"{manifest.reference} {manifest.precision}{way}"
             advance = partial(progress.update, progress.add_task(label, total=len(texts)), advance=1)
-            found[label] = predict([first, load(used, repository, manifest)] if found else [first], texts, advance)[-1]
-    console.print(_rendered(found))
-    scored = len(next(iter(found.values())).logprobs)
+            predictions[label] = predict(
+                [first, load(used, repository, manifest)] if predictions else [first], texts, advance
+            )[-1]
+    console.print(_rendered(predictions))
+    scored = len(next(iter(predictions.values())).logprobs)
     console.print(f"{scored} tokens of {len(texts)} texts that no training of this project saw", highlight=False)
 
 
@@ -59,10 +61,10 @@ def _texts(repository: Repository, manifests: Sequence[Manifest], count: int) ->
     return texts
 
 
-def _rendered(found: dict[str, Predictions]) -> Table:
+def _rendered(predictions: dict[str, Predictions]) -> Table:
     view = Table("version", "perplexity", "to the first", "top-1 agreement", "KL divergence")
-    first = next(iter(found.values()))
-    for label, each in found.items():
+    first = next(iter(predictions.values()))
+    for label, each in predictions.items():
         view.add_row(
             label,
             f"{each.perplexity:.4f}",

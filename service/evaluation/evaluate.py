@@ -130,9 +130,9 @@ class _Evaluation:
         if not prompts:
             return ()
         self._say(0.9, "asking for facts")
-        asked = self._subject.questions(planner.questions(prompts, NEW_TOKENS))
-        found = rows(self._loaded[-1].core(), self._subject.tokenizer, asked)
-        return tuple(Recalled(each.cell, each.wording, each.right, each.asked) for each in found)
+        questions = self._subject.questions(planner.questions(prompts, NEW_TOKENS))
+        cells = rows(self._loaded[-1].core(), self._subject.tokenizer, questions)
+        return tuple(Recalled(each.cell, each.wording, each.right, each.questions) for each in cells)
 
     def _report(self, texts: Sequence[Text], measured: Measured, amounts: Amounts) -> Report:
         baseline = self._subject.baseline
@@ -175,6 +175,6 @@ def _amounts(texts: Sequence[Text], measured: Measured, speed: SpeedPlan, answer
 
 def _greedy(loaded: Loaded, answers: AnswerPlan) -> list[list[int]]:
     params = SamplingParams(max_tokens=answers.new_tokens, min_tokens=answers.new_tokens)
-    asked = [Request(str(at), prompt, params, arrival=at) for at, prompt in enumerate(answers.prompts)]
-    made = run_all(loaded.core(), asked)
+    requests = [Request(str(at), prompt, params, arrival=at) for at, prompt in enumerate(answers.prompts)]
+    made = run_all(loaded.core(), requests)
     return [[id for output in outputs for id in output.token_ids] for outputs in made.values()]

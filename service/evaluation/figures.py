@@ -80,9 +80,9 @@ def _of_version(measured: Measured) -> Iterator[tuple[str, Range | None, int]]:
     mine, pace = measured.predicted[-1], measured.pace[-1]
     loss = intervals.mean_of_groups(mine.losses(), mine.sizes)
     yield "perplexity", _perplexity(loss), len(mine.logprobs)
-    asked = sum(cell.asked for cell in measured.recall)
-    if asked:
-        yield "recall", intervals.share(sum(cell.good for cell in measured.recall), asked), asked
+    questions = sum(cell.asked for cell in measured.recall)
+    if questions:
+        yield "recall", intervals.share(sum(cell.good for cell in measured.recall), questions), questions
     yield "speed.prefill_tokens_per_second", intervals.median(pace.prefill), len(pace.prefill)
     for batch, rates in pace.decode.items():
         yield f"speed.decode_tokens_per_second.{batch}", intervals.median(rates), len(rates)

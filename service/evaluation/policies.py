@@ -32,7 +32,7 @@ WAYS: Final[tuple[Policy, ...]] = ("window", "middle", "summarise", "retrieve")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Outcome:
     """One case under one policy: whether `window` leaves the fact out, and whether the fact's turn was sent."""
 
     is_dropped: bool
@@ -48,13 +48,13 @@ class Recaller:
         self._tokenizer = tokenizer
         self._window = window
 
-    def asked(self, policy: Policy, cases: Sequence[RecallCase]) -> list[Asked]:
+    def outcomes(self, policy: Policy, cases: Sequence[RecallCase]) -> list[Outcome]:
         pasts = self._summaries(cases) if policy == "summarise" else [Past()] * len(cases)
         prompts = [self._prompt(case, policy, past) for case, past in zip(cases, pasts, strict=True)]
         windows = [self._prompt(case, "window", Past()) for case in cases]
         texts = answers(self._core, self._tokenizer, [prompt.token_ids for prompt in prompts], NEW_TOKENS)
         return [
-            Asked(_holds(case, window) is False, _holds(case, prompt), is_right(case, text))
+            Outcome(_holds(case, window) is False, _holds(case, prompt), is_right(case, text))
             for case, window, prompt, text in zip(cases, windows, prompts, texts, strict=True)
         ]
 
@@ -93,17 +93,17 @@ def print_policies(settings: Settings, reference: str, questions: int, console: 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(manifest.reference, total=len(WAYS))
         for policy in WAYS:
-            view.add_row(policy, *_row(recaller.asked(policy, cases)))
+            view.add_row(policy, *_row(recaller.outcomes(policy, cases)))
             progress.advance(task)
     console.print(view)
     console.print(f"{manifest.reference}: {len(cases)} chats longer than its window, values that training never saw")
 
 
-def _row(asked: Sequence[Asked]) -> tuple[str, str, str]:
-    def share(of: Sequence[Asked], what: Callable[[Asked], bool]) -> str:
+def _row(outcomes: Sequence[Outcome]) -> tuple[str, str, str]:
+    def share(of: Sequence[Outcome], what: Callable[[Outcome], bool]) -> str:
         return f"{sum(map(what, of)) / max(1, len(of)):.1%} of {len(of)}"
 
-    near, far = asked[::2], [each for each in asked[1::2] if each.is_dropped]
+    near, far = outcomes[::2], [each for each in outcomes[1::2] if each.is_dropped]
     right = [share(each, lambda one: one.is_right) for each in (near, far)]
     return right[0], right[1], share(far, lambda one: one.is_sent)
 

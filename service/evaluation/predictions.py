@@ -84,13 +84,13 @@ def predict(
     from service.engine.runner.scoring import Scorer, score
 
     scorers = [Scorer(each.runner, each.config.decoder_start, each.adapter) for each in versions]
-    found = [Predictions() for _ in versions]
+    predictions = [Predictions() for _ in versions]
     for text in texts:
-        for taken, scores in zip(found, score(scorers, text.token_ids, text.positions), strict=True):
+        for taken, scores in zip(predictions, score(scorers, text.token_ids, text.positions), strict=True):
             taken.logprobs.extend(scores.logprobs)
             taken.likeliest.extend(scores.likeliest)
             taken.kl.extend(scores.kl)
             taken.margins.extend(scores.margins)
             taken.sizes.append(len(scores.logprobs))
         on_text()
-    return found
+    return predictions

@@ -30,36 +30,36 @@ NEW_TOKENS = 40
 def print_table(settings: Settings, references: Sequence[str], questions: int, console: Console) -> None:
     """Answers `questions` cases in each cell with every version, greedily, and prints the recalled share."""
     repository = open_repository(settings)
-    asked = cases(SEED, per_cell=questions)
+    drawn = cases(SEED, per_cell=questions)
     columns = {}
     with Progress(console=console, transient=True) as progress:
         for reference in references:
             manifest = repository.resolve(reference)
             columns[f"{manifest.reference} {manifest.precision}"] = _rows(
-                settings, repository, manifest, asked, progress
+                settings, repository, manifest, drawn, progress
             )
     console.print(_rendered(columns))
-    console.print(f"{len(asked)} questions a version, values that training never saw", highlight=False)
+    console.print(f"{len(drawn)} questions a version, values that training never saw", highlight=False)
 
 
 def _rows(
-    settings: Settings, repository: Repository, manifest: Manifest, asked: list[RecallCase], progress: Progress
+    settings: Settings, repository: Repository, manifest: Manifest, drawn: list[RecallCase], progress: Progress
 ) -> list[Row]:
     directory = repository.path(manifest)
     core = load(settings, repository, manifest).core()
-    task = progress.add_task(manifest.reference, total=len(asked))
-    return rows(core, Tokenizer.load(directory), asked, lambda: progress.update(task, advance=1))
+    task = progress.add_task(manifest.reference, total=len(drawn))
+    return rows(core, Tokenizer.load(directory), drawn, lambda: progress.update(task, advance=1))
 
 
 def rows(
-    core: EngineCore, tokenizer: Tokenizer, asked: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
+    core: EngineCore, tokenizer: Tokenizer, drawn: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
 ) -> list[Row]:
     """Returns the table of one version, whose engine answers greedily."""
 
-    def answer(asked: Sequence[RecallCase]) -> list[str]:
-        return answers(core, tokenizer, [tuple(prompt_of(tokenizer, case)) for case in asked], NEW_TOKENS, on_end)
+    def answer(drawn: Sequence[RecallCase]) -> list[str]:
+        return answers(core, tokenizer, [tuple(prompt_of(tokenizer, case)) for case in drawn], NEW_TOKENS, on_end)
 
-    return table(asked, answer)
+    return table(drawn, answer)
 
 
 def answers(
@@ -86,6 +86,6 @@ def prompt_of(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
 def _rendered(columns: dict[str, list[Row]]) -> Table:
     view = Table("cell", "wording", *columns)
     for cells in zip(*columns.values(), strict=True):
-        shares = (f"{row.share:.1%} ({row.right}/{row.asked})" for row in cells)
+        shares = (f"{row.share:.1%} ({row.right}/{row.questions})" for row in cells)
         view.add_row(cells[0].cell, cells[0].wording, *shares)
     return view

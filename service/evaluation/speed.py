@@ -86,13 +86,13 @@ class _Racer:
         self._window = window
         self._vocabulary = vocabulary
         self._draw = Random(0)
-        self._told: dict[str, int] = {}
+        self._received: dict[str, int] = {}
         self._new_tokens = 0
 
     @property
     def room(self) -> int:
         """The steps in which every sequence of the batch still decodes."""
-        return self._new_tokens - max(self._told.values())
+        return self._new_tokens - max(self._received.values())
 
     def prefill(self, tokens: int) -> float:
         self._core.add(self._request("prefill", tokens, 1))
@@ -103,10 +103,10 @@ class _Racer:
     def begin(self, batch: int, prompt: int) -> float:
         """Prefills the prompts. Returns the seconds of the first step in which all sequences decode."""
         self._new_tokens = min(NEW_TOKENS, self._window - prompt)
-        self._told = {f"{batch}-{at}": 0 for at in range(batch)}
-        for id in self._told:
+        self._received = {f"{batch}-{at}": 0 for at in range(batch)}
+        for id in self._received:
             self._core.add(self._request(id, prompt, self._new_tokens))
-        while not all(self._told.values()):
+        while not all(self._received.values()):
             self._step()
         started = time.perf_counter()
         self._step()
@@ -118,7 +118,7 @@ class _Racer:
         return tokens / (time.perf_counter() - started)
 
     def end(self) -> None:
-        self._core.abort(self._told)
+        self._core.abort(self._received)
         self._drain()
 
     def _drain(self) -> None:
@@ -128,7 +128,7 @@ class _Racer:
     def _step(self) -> int:
         made = 0
         for output in self._core.step():
-            self._told[output.request_id] += len(output.token_ids)
+            self._received[output.request_id] += len(output.token_ids)
             made += len(output.token_ids)
         return made
 

@@ -28,12 +28,12 @@ _KEPT: Final = "public, max-age=31536000, immutable"
 
 def build() -> str:
     """Returns the name of what the files are now: it changes with the size or the time of any of them."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder, names in _files().items():
         for name in names:
             stat = (folder / name).stat()
-            told.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return told.hexdigest()[:12]
+            digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]
 
 
 def asset(named: str, path: str) -> Response:
@@ -50,5 +50,5 @@ def asset(named: str, path: str) -> Response:
 def _files() -> dict[Path, frozenset[str]]:
     """The files by folder; strings are at `strings/`. New files are seen after a restart, edits at once."""
     shown = {path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.suffix in TYPES}
-    told = {f"strings/{path.name}" for path in STRINGS.glob("*.json")}
-    return {STATIC: frozenset(shown), STRINGS.parent: frozenset(told)}
+    texts = {f"strings/{path.name}" for path in STRINGS.glob("*.json")}
+    return {STATIC: frozenset(shown), STRINGS.parent: frozenset(texts)}

@@ -69,7 +69,7 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
     """Returns the page that asks for the key, with status 401. It leads on to `path`, else to the address asked for;
     `wrong` says that a key was sent and is not the server's."""
     language = chosen_language(http.cookies, http.headers.get("accept-language", ""))
-    asked = http.url.path.removeprefix(UI).lstrip("/") + (f"?{http.url.query}" if http.url.query else "")
+    address = http.url.path.removeprefix(UI).lstrip("/") + (f"?{http.url.query}" if http.url.query else "")
     text = (
         templates(TEMPLATES)
         .get_template("sign-in.html")
@@ -79,7 +79,7 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
             theme=chosen_theme(http.cookies),
             style=STYLE,
             action=_up(http.url.path) + "sign-in",
-            path=asked if path is None else path,
+            path=address if path is None else path,
             wrong=wrong,
         )
     )
@@ -91,16 +91,16 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
 def modules(name: str) -> tuple[str, ...]:
     """Returns the script of a screen, the frame's own, and every script that these import, so that the browser fetches
     them at once."""
-    found: dict[str, None] = {}
+    scripts: dict[str, None] = {}
     waiting = [STATIC / "screens" / f"{name}.js", STATIC / "lib" / "frame.js"]
     while waiting:
         path = waiting.pop(0)
         shown = path.relative_to(STATIC).as_posix()
-        if shown not in found:
-            found[shown] = None
+        if shown not in scripts:
+            scripts[shown] = None
             text = path.read_text(encoding="utf-8")
             waiting += [Path(normpath(path.parent / imported)) for imported in imports(text)]
-    return tuple(found)
+    return tuple(scripts)
 
 
 def imports(script: str) -> list[str]:

@@ -38,8 +38,8 @@ def chosen_language(cookies: Mapping[str, str], accepted: str) -> str:
     kept = cookies.get(LANGUAGE_COOKIE, "")
     if kept in LANGUAGES:
         return kept
-    wanted = sorted(map(_ranked, accepted.split(",")), reverse=True, key=lambda entry: entry[0])
-    return next((tag for quality, tag in wanted if quality > 0 and tag in LANGUAGES), "en")
+    ranked = sorted(map(_ranked, accepted.split(",")), reverse=True, key=lambda entry: entry[0])
+    return next((tag for quality, tag in ranked if quality > 0 and tag in LANGUAGES), "en")
 
 
 def chosen_theme(cookies: Mapping[str, str]) -> str:

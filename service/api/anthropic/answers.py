@@ -142,17 +142,17 @@ def _content(sequence: OutputSequence) -> Iterator[dict[str, Any]]:
         yield {"type": "text", "text": text[start:]}
 
 
-def _tool_use(call: Call, given: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "tool_use", "id": shown_call(call.id), "name": call.name, "input": given}
+def _tool_use(call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": shown_call(call.id), "name": call.name, "input": arguments}
 
 
 def _input(arguments: str) -> dict[str, Any]:
     """Returns the input as Anthropic's own client reads it of a stream: of one that a limit cut, what is whole."""
     try:
-        given = from_json(arguments or "{}", allow_partial=True, allow_inf_nan=False)
+        value = from_json(arguments or "{}", allow_partial=True, allow_inf_nan=False)
     except ValueError:
-        given = None
-    return given if isinstance(given, dict) else {INVALID: arguments}
+        value = None
+    return value if isinstance(value, dict) else {INVALID: arguments}
 
 
 def _stop(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:

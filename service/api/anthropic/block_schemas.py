@@ -118,10 +118,10 @@ class ContentBlock(Wire):
     @model_validator(mode="after")
     def _has_its_fields(self) -> Self:
         needed, allowed = FIELDS[self.type]
-        given = {name for name in self.model_fields_set if getattr(self, name) is not None}
-        for name in sorted(needed - given):
+        present = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        for name in sorted(needed - present):
             raise wrong(name, f"is missing: a block of type {self.type} has it")
-        for name in sorted(given - needed - allowed - {"type", "cache_control"}):
+        for name in sorted(present - needed - allowed - {"type", "cache_control"}):
             raise wrong(name, f"is no field of a block of type {self.type}: remove it")
         return self
 

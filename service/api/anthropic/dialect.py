@@ -71,8 +71,8 @@ def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) 
 def _grammar(body: CountTokensBody) -> Grammar | None:
     if body.output_format is not None:
         return Grammar.of_json_schema(body.output_format.schema_, "output_format.schema")
-    asked = body.output_config and body.output_config.format
-    return Grammar.of_json_schema(asked.schema_, "output_config.format.schema") if asked else None
+    json_format = body.output_config and body.output_config.format
+    return Grammar.of_json_schema(json_format.schema_, "output_config.format.schema") if json_format else None
 
 
 def _tools(body: CountTokensBody) -> ToolUse | None:
@@ -88,9 +88,9 @@ def _tools(body: CountTokensBody) -> ToolUse | None:
 
 def _reasoning(body: CountTokensBody) -> ReasoningUse | None:
     kind = body.thinking.type if body.thinking else "adaptive"
-    wanted = None if kind == "adaptive" else kind == "enabled"
+    is_enabled = None if kind == "adaptive" else kind == "enabled"
     effort = (body.output_config.effort if body.output_config else None) or ""
-    if wanted is None and not effort:
+    if is_enabled is None and not effort:
         return None
     is_default = effort in ("", DEFAULT_EFFORT)
-    return ReasoningUse("thinking" if is_default else "output_config.effort", wanted, effort, is_default)
+    return ReasoningUse("thinking" if is_default else "output_config.effort", is_enabled, effort, is_default)

@@ -161,5 +161,5 @@ async def infer(http: Request, service: ServiceDep, reference: ReferenceDep) -> 
 def _packed(answer: Response) -> Response:
     """Returns the answer with its text as bytes behind the JSON, and all its headers."""
     content, length = kserve.packed(bytes(answer.body))
-    told = {name: value for name, value in answer.headers.items() if name not in ("content-length", "content-type")}
-    return Response(content, headers={**told, JSON_LENGTH: str(length)}, media_type=BINARY)
+    headers = {name: value for name, value in answer.headers.items() if name not in ("content-length", "content-type")}
+    return Response(content, headers={**headers, JSON_LENGTH: str(length)}, media_type=BINARY)

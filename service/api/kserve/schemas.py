@@ -114,12 +114,12 @@ class TextBody(Parameters):
 
 
 def _refuse_two_names(fields: dict[str, Any]) -> None:
-    given = dict[str, str]()
+    named = dict[str, str]()
     for name in fields:
         ours = OTHER_NAMES.get(name, name)
-        if ours in given:
-            raise wrong(name, f"is another name of {given[ours]}: send one of them")
-        given[ours] = name
+        if ours in named:
+            raise wrong(name, f"is another name of {named[ours]}: send one of them")
+        named[ours] = name
 
 
 class InputTensorParameters(Wire):

@@ -134,10 +134,10 @@ def _reasoning(think: bool | str | None) -> ReasoningUse | None:
 
 def _sampling(options: OllamaOptions) -> Sampling:
     """Returns the sampling with Ollama's defaults. Without a look back there is no penalty."""
-    given: dict[str, Any] = {"repetition_penalty": options.repeat_penalty}
+    penalties: dict[str, Any] = {"repetition_penalty": options.repeat_penalty}
     if options.repeat_last_n == 0:
-        given = {name: NEUTRAL[name] for name in PENALTIES}
-    return sampling_of(options, defaults=DEFAULTS, **given)
+        penalties = {name: NEUTRAL[name] for name in PENALTIES}
+    return sampling_of(options, defaults=DEFAULTS, **penalties)
 
 
 def _policy(truncate: bool) -> Policy:
@@ -152,7 +152,7 @@ class OllamaSerialiser(Serialiser):
     comment = b" "
 
     def __init__(self) -> None:
-        self._told = dict[int, int]()
+        self._ended_calls = dict[int, int]()
 
     @staticmethod
     @abstractmethod
@@ -184,9 +184,9 @@ class OllamaSerialiser(Serialiser):
 
     def _ended(self, delta: Delta) -> Sequence[Call]:
         """Returns the calls that this delta ends: one is whole where another begins, or the answer ends."""
-        calls, first = delta.sequence.calls, self._told.get(delta.sequence.number, 0)
+        calls, first = delta.sequence.calls, self._ended_calls.get(delta.sequence.number, 0)
         last = len(calls) if delta.finish_reason is not None else max(first, len(calls) - 1)
-        self._told[delta.sequence.number] = last
+        self._ended_calls[delta.sequence.number] = last
         return calls[first:last]
 
     @classmethod
@@ -268,8 +268,8 @@ def nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
-def _grammar(asked: dict[str, Any] | str | None) -> Grammar | None:
+def _grammar(form: dict[str, Any] | str | None) -> Grammar | None:
     """Returns the grammar of Ollama's `format`: a schema, or "json" for any object."""
-    if isinstance(asked, dict):
-        return Grammar.of_json_schema(closed(asked), "format")
-    return Grammar.of_json_object("format") if asked else None
+    if isinstance(form, dict):
+        return Grammar.of_json_schema(closed(form), "format")
+    return Grammar.of_json_object("format") if form else None

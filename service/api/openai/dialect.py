@@ -26,7 +26,7 @@ from service.text.grammars import Grammar
 def openai_grammar(body: OpenAISampling) -> Grammar | None:
     """Returns the grammar of `response_format`, `structured_outputs` or one of the `guided_*` fields. Raises
     InvalidRequest for two of them."""
-    found = [
+    fields = [
         _response_format(body.response_format),
         body.structured_outputs and _structured(body.structured_outputs),
         None if body.guided_json is None else Grammar.of_json_schema(body.guided_json, "guided_json"),
@@ -34,7 +34,7 @@ def openai_grammar(body: OpenAISampling) -> Grammar | None:
         body.guided_choice and Grammar.of_choice(body.guided_choice, "guided_choice"),
         body.guided_grammar and Grammar.of_lark(body.guided_grammar, "guided_grammar"),
     ]
-    grammars = [each for each in found if isinstance(each, Grammar)]
+    grammars = [each for each in fields if isinstance(each, Grammar)]
     if len(grammars) > 1:
         first, second = grammars[0].field, grammars[1].field
         raise InvalidRequest(f"`{second}` cannot act beside `{first}`: send one of them", param=second)
@@ -43,27 +43,27 @@ def openai_grammar(body: OpenAISampling) -> Grammar | None:
     return grammar
 
 
-def _response_format(asked: ResponseFormat | None) -> Grammar | None:
-    if asked is None or asked.type == "text":
+def _response_format(response_format: ResponseFormat | None) -> Grammar | None:
+    if response_format is None or response_format.type == "text":
         return None
-    if asked.json_schema is not None:
-        return Grammar.of_json_schema(asked.json_schema.schema_, "response_format.json_schema.schema")
-    if asked.type == "regex":
-        return Grammar.of_regex(str(asked.value), "response_format.value")
-    if asked.value is not None:
-        return Grammar.of_json_schema(asked.value, "response_format.value")
+    if response_format.json_schema is not None:
+        return Grammar.of_json_schema(response_format.json_schema.schema_, "response_format.json_schema.schema")
+    if response_format.type == "regex":
+        return Grammar.of_regex(str(response_format.value), "response_format.value")
+    if response_format.value is not None:
+        return Grammar.of_json_schema(response_format.value, "response_format.value")
     return Grammar.of_json_object("response_format")
 
 
-def _structured(asked: StructuredOutputs) -> Grammar:
-    if asked.json_ is not None:
-        return Grammar.of_json_schema(asked.json_, "structured_outputs.json")
-    if asked.regex:
-        return Grammar.of_regex(asked.regex, "structured_outputs.regex")
-    if asked.choice:
-        return Grammar.of_choice(asked.choice, "structured_outputs.choice")
-    if asked.grammar:
-        return Grammar.of_lark(asked.grammar, "structured_outputs.grammar")
+def _structured(outputs: StructuredOutputs) -> Grammar:
+    if outputs.json_ is not None:
+        return Grammar.of_json_schema(outputs.json_, "structured_outputs.json")
+    if outputs.regex:
+        return Grammar.of_regex(outputs.regex, "structured_outputs.regex")
+    if outputs.choice:
+        return Grammar.of_choice(outputs.choice, "structured_outputs.choice")
+    if outputs.grammar:
+        return Grammar.of_lark(outputs.grammar, "structured_outputs.grammar")
     return Grammar.of_json_object("structured_outputs.json_object")
 
 

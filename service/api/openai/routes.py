@@ -67,6 +67,6 @@ async def _answer(
 def _row(body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer) -> StoredAnswer:
     """Returns a completion without the inspection that the request may want, which no store gets."""
     id, model = answer.request.id, answer.manifest.reference
-    asked = openai_chat.listed(body, id)
+    messages = openai_chat.listed(body, id)
     completion = {**serialiser.whole([answer]), "context": answer.receipt.to_dict()}
-    return StoredAnswer(id, "chat.completion", model, body.metadata or {}, asked, completion)
+    return StoredAnswer(id, "chat.completion", model, body.metadata or {}, messages, completion)

@@ -50,9 +50,9 @@ async def list_completions(
     order: Order = "asc",
 ) -> Response:
     """Lists the caller's stored chat completions, oldest first; `metadata[key]=value` and `model` filter."""
-    wanted = WantedAnswers(KIND, model, _metadata_of(http), after, newest_first=order == "desc")
-    found, has_more = await (await _answers(service)).all(owner, wanted, limit)
-    return json_response(page_of([_shown(each) for each in found], has_more=has_more))
+    query = WantedAnswers(KIND, model, _metadata_of(http), after, newest_first=order == "desc")
+    completions, has_more = await (await _answers(service)).all(owner, query, limit)
+    return json_response(page_of([_shown(each) for each in completions], has_more=has_more))
 
 
 @router.get("/{completion_id}", response_model=StoredCompletion)
@@ -87,20 +87,20 @@ async def completion_messages(
     order: Order = "asc",
 ) -> Response:
     """Lists the messages that a stored chat completion answers, oldest first."""
-    asked = (await (await _answers(service)).get(owner, KIND, completion_id)).asked
-    return json_response(cut_page(asked, after, limit, order))
+    messages = (await (await _answers(service)).get(owner, KIND, completion_id)).asked
+    return json_response(cut_page(messages, after, limit, order))
 
 
 def _metadata_of(http: Request) -> dict[str, str]:
     """Returns the metadata that the query asks for. Raises InvalidRequest where it is written in another way."""
-    wanted = dict[str, str]()
+    metadata = dict[str, str]()
     for name, value in http.query_params.multi_items():
         if not name.startswith("metadata"):
             continue
-        if (found := _FILTER.fullmatch(name)) is None or found[1] in wanted:
+        if (matched := _FILTER.fullmatch(name)) is None or matched[1] in metadata:
             raise InvalidRequest("Write `metadata[key]=value`, once for each key", param="metadata")
-        wanted[found[1]] = value
-    return wanted
+        metadata[matched[1]] = value
+    return metadata
 
 
 def _shown(stored: StoredAnswer) -> dict[str, Any]:

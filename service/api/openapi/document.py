@@ -110,15 +110,15 @@ INVALID: Final = "A field is wrong, unknown, or cannot act; or the context overf
 def document(app: FastAPI, *, keyed: bool = False, open_metrics: bool = False) -> dict[str, Any]:
     """Returns the OpenAPI document: every route, its body, and every error status in its dialect. A server that is
     `keyed` says where it asks for the key; with `open_metrics` not for its metrics."""
-    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    spec = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, schemas = models_json_schema([(model, "validation") for model in NAMED.values()], ref_template=REFERENCE)
-    components = found.setdefault("components", {}).setdefault("schemas", {})
+    components = spec.setdefault("components", {}).setdefault("schemas", {})
     components |= {**schemas["$defs"], **dict(ERROR_SCHEMAS.values())}
-    for path, methods in found["paths"].items():
+    for path, methods in spec["paths"].items():
         for operation in methods.values():
             _document_errors(operation, path)
-    add_facts(found, keyed, open_metrics)
-    return found
+    add_facts(spec, keyed, open_metrics)
+    return spec
 
 
 def _document_errors(operation: dict[str, Any], path: str) -> None:

@@ -17,17 +17,17 @@ POLICY: Final = (
 )
 
 
-def page(found: dict[str, Any]) -> str:
+def page(spec: dict[str, Any]) -> str:
     """Returns the document as one HTML page. Without its script it can be read, and nothing can be tried."""
-    title = html.escape(f"{found['info']['title']} {found['info']['version']}")
+    title = html.escape(f"{spec['info']['title']} {spec['info']['version']}")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{title}</title><style>{STYLE}</style>"
         '<script type="module" src="docs/docs.js"></script>'
-        f"<main><h1>{title}</h1><p>{html.escape(found['info'].get('description', ''))} Machine-readable: "
-        f'<a href="openapi.json">openapi.json</a>.</p>{"".join(map(_section, _by_tag(found)))}</main></html>'
+        f"<main><h1>{title}</h1><p>{html.escape(spec['info'].get('description', ''))} Machine-readable: "
+        f'<a href="openapi.json">openapi.json</a>.</p>{"".join(map(_section, _by_tag(spec)))}</main></html>'
     )
 
 
@@ -35,26 +35,26 @@ Operation = tuple[str, str, dict[str, Any], dict[str, Any]]
 """Path, method, operation and the document."""
 
 
-def _by_tag(found: dict[str, Any]) -> list[tuple[dict[str, str], list[Operation]]]:
+def _by_tag(spec: dict[str, Any]) -> list[tuple[dict[str, str], list[Operation]]]:
     every = [
-        (path, method, operation, found)
-        for path, methods in found["paths"].items()
+        (path, method, operation, spec)
+        for path, methods in spec["paths"].items()
         for method, operation in methods.items()
     ]
-    return [(tag, [each for each in every if tag["name"] in each[2].get("tags", ())]) for tag in found["tags"]]
+    return [(tag, [each for each in every if tag["name"] in each[2].get("tags", ())]) for tag in spec["tags"]]
 
 
-def _section(told: tuple[dict[str, str], list[Operation]]) -> str:
-    tag, operations = told
+def _section(tagged: tuple[dict[str, str], list[Operation]]) -> str:
+    tag, operations = tagged
     head = f"<h2>{html.escape(tag['name'])}</h2><p>{html.escape(tag['description'])}</p>"
     return head + "".join(_entry(*each) for each in operations)
 
 
-def _entry(path: str, method: str, operation: dict[str, Any], found: dict[str, Any]) -> str:
+def _entry(path: str, method: str, operation: dict[str, Any], spec: dict[str, Any]) -> str:
     text = html.escape(operation.get("description", operation.get("summary", "")))
     scopes = sorted({scope for each in operation["security"] for listed in each.values() for scope in listed})
     needs = f"<p>Scope: {', '.join(scopes)}</p>" if scopes else ""
-    fields = html.escape("\n".join(_fields(operation, found)))
+    fields = html.escape("\n".join(_fields(operation, spec)))
     shown = f'<pre tabindex="0">{fields}</pre>' if fields else ""
     return (
         f'<details data-method="{method}" data-path="{html.escape(path)}"><summary><b>{method.upper()}</b> '
@@ -62,12 +62,12 @@ def _entry(path: str, method: str, operation: dict[str, Any], found: dict[str, A
     )
 
 
-def _fields(operation: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def _fields(operation: dict[str, Any], spec: dict[str, Any]) -> list[str]:
     body = operation.get("requestBody")
     if not body or "application/json" not in body["content"]:
         return []
     name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
-    schema = found["components"]["schemas"][name]
+    schema = spec["components"]["schemas"][name]
     required = schema.get("required", ())
     return [
         f"{field}: {_type(shape)}{' (required)' if field in required else ''}"

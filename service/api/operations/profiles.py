@@ -131,8 +131,8 @@ async def get_trace(service: ServiceDep, id: str) -> Response:
     """Returns the trace in Chrome's format, which Perfetto and TensorBoard read; 409 until the profile has
     succeeded."""
     parts = await service.profiles.trace(id)
-    told = {"Content-Disposition": f'attachment; filename="{id}.pt.trace.json"'}
-    return StreamingResponse(parts, headers=told, media_type=JSON)
+    headers = {"Content-Disposition": f'attachment; filename="{id}.pt.trace.json"'}
+    return StreamingResponse(parts, headers=headers, media_type=JSON)
 
 
 def _compared(profile: Profile) -> dict[str, Any]:

@@ -56,8 +56,8 @@ async def metrics(service: ServiceDep, compat: Text | None = None) -> Response:
             f"`compat` must be {VLLM}, for the metrics under vLLM's names; leave it out for our own", param="compat"
         )
     service.metrics.take_stock(await asyncio.to_thread(service.stock))
-    told = await asyncio.to_thread(service.metrics.exposition, as_vllm=compat == VLLM)
-    return Response(told, headers={"Content-Type": CONTENT_TYPE})
+    exposition = await asyncio.to_thread(service.metrics.exposition, as_vllm=compat == VLLM)
+    return Response(exposition, headers={"Content-Type": CONTENT_TYPE})
 
 
 @router.get("/info", response_model=Info)

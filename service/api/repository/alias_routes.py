@@ -135,9 +135,9 @@ async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
 async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
     """Begins to send `weight` percent of the conversations to `candidate`, or changes the running rollout's weight."""
     limits = RolloutLimits(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
-    wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, limits, "")
+    planned = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, limits, "")
     gate = None if body.override else service.settings.gate(alias)
-    rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, wanted, gate)
+    rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, planned, gate)
     service.deployments.follow_all()
     return json_response(_rollout(service, rollout))
 

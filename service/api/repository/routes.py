@@ -194,15 +194,15 @@ def _standing(repository: Repository, gate: Gate, name: str) -> dict[str, Standi
 
 def _model(repository: Repository, gate: Gate, name: str, cursor: str | None, limit: int) -> dict[str, Any]:
     before = None if cursor is None else decode(VERSIONS, cursor, lambda position: isinstance(position, str))
-    found = list(islice(repository.newest_first(name, before), limit + 1))
-    if not found:
+    versions = list(islice(repository.newest_first(name, before), limit + 1))
+    if not versions:
         repository.resolve(name)  # raises with the names that exist
-    aliases, page, standing = repository.aliases(name), found[:limit], _standing(repository, gate, name)
+    aliases, page, standing = repository.aliases(name), versions[:limit], _standing(repository, gate, name)
     return {
         "name": name,
         "aliases": aliases,
         "versions": [shown_version(repository, each, aliases, standing) for each in page],
-        "next_cursor": encode(VERSIONS, page[-1].created_at, page[-1].version) if len(found) > limit else None,
+        "next_cursor": encode(VERSIONS, page[-1].created_at, page[-1].version) if len(versions) > limit else None,
     }
 
 

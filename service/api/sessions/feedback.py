@@ -110,7 +110,7 @@ async def list_votes(
     limit: Limit = 50,
 ) -> Response:
     """Lists the caller's votes, newest first; `model` is a name or name:version."""
-    name, made_by = _wanted(model, version)
+    name, made_by = _filters(model, version)
     page = await (await _feedback(service)).all(owner, name=name, version=made_by, cursor=cursor, limit=limit)
     return json_response({"data": list(map(_shown, page.data)), "next_cursor": page.next_cursor})
 
@@ -118,7 +118,7 @@ async def list_votes(
 @router.get("/summary", response_model=Tallies)
 async def summary(service: ServiceDep, owner: OwnerDep, model: Text | None = None) -> Response:
     """Counts the caller's votes for and against each version; `model` is a name or name:version."""
-    tallies = await (await _feedback(service)).summary(owner, *_wanted(model, None))
+    tallies = await (await _feedback(service)).summary(owner, *_filters(model, None))
     return json_response({"data": list(map(_counted, tallies))})
 
 
@@ -131,13 +131,13 @@ async def export(service: ServiceDep, owner: OwnerDep) -> Response:
     return StreamingResponse(_lines(feedback, owner, found), media_type=NDJSON)
 
 
-async def _lines(feedback: Feedback, owner: str, found: tuple[Pair, str] | None) -> AsyncIterator[bytes]:
+async def _lines(feedback: Feedback, owner: str, following: tuple[Pair, str] | None) -> AsyncIterator[bytes]:
     """Yields a line a pair, each read when it is its turn. A failure cuts the response: a shorter file would look
     whole."""
-    while found is not None:
-        pair, cursor = found
+    while following is not None:
+        pair, cursor = following
         yield encode(_trainable(pair)) + b"\n"
-        found = await feedback.pair(owner, cursor)
+        following = await feedback.pair(owner, cursor)
 
 
 def _trainable(pair: Pair) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _trainable(pair: Pair) -> dict[str, Any]:
     return {**asdict(pair), "prompt": prompt, **texts, "created": pair.created.isoformat()}
 
 
-def _wanted(model: str | None, version: str | None) -> tuple[str | None, str | None]:
+def _filters(model: str | None, version: str | None) -> tuple[str | None, str | None]:
     """Returns the name and the version that are asked for. Raises InvalidReference, InvalidRequest."""
     if model is None:
         return None, version

@@ -41,9 +41,9 @@ class ToolFields(Wire):
     function: FunctionFields
 
     def tool(self) -> Tool:
-        given = self.function
-        parameters = None if given.parameters is None else json.dumps(given.parameters, ensure_ascii=False)
-        return Tool(given.name, given.description, parameters, bool(given.strict))
+        function = self.function
+        parameters = None if function.parameters is None else json.dumps(function.parameters, ensure_ascii=False)
+        return Tool(function.name, function.description, parameters, bool(function.strict))
 
 
 class NamedFunction(Wire):
@@ -107,15 +107,15 @@ def tool_use_of(body: ToolBody, bounds: Mapping[str, object]) -> ToolUse | None:
     choice = body.tool_choice
     name = choice.function.name if isinstance(choice, NamedTool) else None
     kind = "required" if isinstance(choice, NamedTool) else choice or "auto"
-    found = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
+    use = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
     for field, value in bounds.items():
-        if found is not None and (found.is_forced or found.is_strict) and value:
-            what = "a forced `tool_choice`" if found.is_forced else "a strict tool"
+        if use is not None and (use.is_forced or use.is_strict) and value:
+            what = "a forced `tool_choice`" if use.is_forced else "a strict tool"
             raise UnsupportedField(
                 f"`{field}` cannot act beside {what}, which says where the answer may end: remove it",
                 param=field,
             )
-    return found
+    return use
 
 
 def called(id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class StructuredOutputs(Wire):
 
     @model_validator(mode="after")
     def _one(self) -> StructuredOutputs:
-        given = [self.json_ is not None, bool(self.regex), bool(self.choice), bool(self.grammar)]
-        if sum((*given, bool(self.json_object))) != 1:
+        forms = [self.json_ is not None, bool(self.regex), bool(self.choice), bool(self.grammar)]
+        if sum((*forms, bool(self.json_object))) != 1:
             raise wrong("json", "or regex, choice, grammar or json_object: send exactly one of them")
         return self
 

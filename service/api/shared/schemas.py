@@ -308,8 +308,8 @@ class ContextFields(Wire):
     inspect: bool | None = None
 
     def options(self) -> ContextOptions:
-        given = self.model_dump(exclude={"pin", "inspect"})
-        return ContextOptions(**given, pin=tuple(self.pin), inspect=bool(self.inspect))
+        fields = self.model_dump(exclude={"pin", "inspect"})
+        return ContextOptions(**fields, pin=tuple(self.pin), inspect=bool(self.inspect))
 
 
 MAX_INPUTS: Final = 2048

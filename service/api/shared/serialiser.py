@@ -59,5 +59,5 @@ def with_alternatives(tokenizer: Tokenizer, token: Token) -> dict[str, Any]:
 def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
     """Returns a token's logprob object. The `bytes` of the tokens of one character join to it."""
     data = tokenizer.text_bytes(token_id)
-    told = None if data is None else list(data)
-    return {"token": tokenizer.token_text(token_id), "logprob": logprob, "bytes": told}
+    octets = None if data is None else list(data)
+    return {"token": tokenizer.token_text(token_id), "logprob": logprob, "bytes": octets}

@@ -129,8 +129,8 @@ class ChoicesSerialiser(WholeSerialiser):
         [answer] = answers
         choices = scored(answer)
         likeliest = max(choices, key=lambda each: each.logprob)
-        told = {name: value for name, value in facts(answer).items() if name != "finish_reason"}
-        return {"choice": likeliest.text, "choices": [_choice(answer, each) for each in choices], **told}
+        details = {name: value for name, value in facts(answer).items() if name != "finish_reason"}
+        return {"choice": likeliest.text, "choices": [_choice(answer, each) for each in choices], **details}
 
 
 def _choice(answer: Answer, choice: ScoredChoice) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> Generation
 def parse_regenerate(body: RegenerateBody, session_id: str, settings: Settings) -> GenerationRequest:
     """Returns a request that answers the session's last question again: a turn without new messages, whose chat is the
     session's."""
-    given = body.parameters
-    ends = {"parameters.min_new_tokens": given.min_new_tokens, "parameters.ignore_eos": given.ignore_eos}
+    parameters = body.parameters
+    ends = {"parameters.min_new_tokens": parameters.min_new_tokens, "parameters.ignore_eos": parameters.ignore_eos}
     turn, tools = SessionTurn(session=session_id), tool_use_of(body, ends)
     return _request(body, settings, source=Chat(()), stream=body.stream, turn=turn, tools=tools)
 
@@ -112,13 +112,13 @@ def _source(body: GenerateBody) -> Source:
 
 
 def _refuse_in_streams(parameters: Parameters) -> None:
-    for field, asked in (
+    for field, is_set in (
         ("n", (parameters.n or 1) > 1),
         ("best_of", (parameters.best_of or 1) > 1),
         ("return_full_text", parameters.return_full_text),
         ("decoder_input_details", parameters.decoder_input_details),
     ):
-        if asked:
+        if is_set:
             name = f"parameters.{field}"
             raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or send stream false", param=name)
 

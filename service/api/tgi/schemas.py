@@ -156,10 +156,10 @@ class GenerateBody(GenerationFields):
 
     @model_validator(mode="after")
     def _one_source(self) -> GenerateBody:
-        given = [name for name in SOURCES if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) or "none"
-            raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {found})")
+        sources = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(sources) != 1:
+            names = " and ".join(sources) or "none"
+            raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {names})")
         if self.continue_final_message:
             fit_continuing(self.messages)
         if self.session_id is not None:
@@ -176,11 +176,11 @@ class GenerateBody(GenerationFields):
     def _choices_are_alone(self) -> GenerateBody:
         if self.choices is None:
             return self
-        given = self.parameters.model_dump(exclude_defaults=True).keys() - BESIDE_CHOICES
+        parameters = self.parameters.model_dump(exclude_defaults=True).keys() - BESIDE_CHOICES
         named = [name for name in ("session_id", "text_input") if getattr(self, name) is not None]
         named += ["stream"] if self.stream else []
-        if found := [*named, *(f"parameters.{name}" for name in sorted(given))]:
-            raise unsupported(found[0], "cannot act beside choices, which are answered without a text: remove it")
+        if beside := [*named, *(f"parameters.{name}" for name in sorted(parameters))]:
+            raise unsupported(beside[0], "cannot act beside choices, which are answered without a text: remove it")
         return self
 
 

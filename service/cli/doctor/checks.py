@@ -77,12 +77,12 @@ def checks(
 
 
 def _python(host: Host) -> Check:
-    found = tuple(int(part) for part in re.findall(r"\d+", host.software.python)[:2])
-    if found < OLDEST_PYTHON:
+    version = tuple(int(part) for part in re.findall(r"\d+", host.software.python)[:2])
+    if version < OLDEST_PYTHON:
         return Check(
             "python", "problem", f"Python {host.software.python} is too old", "install Python 3.11, then `make install`"
         )
-    missing = sorted(name for name, there in host.software.packages.items() if there is None)
+    missing = sorted(name for name, release in host.software.packages.items() if release is None)
     if missing:
         return Check("python", "problem", f"{', '.join(missing)} is not installed", "run `make install`")
     return Check("python", "ok", f"Python {host.software.python}, torch {host.software.packages['torch']}")

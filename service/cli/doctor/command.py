@@ -45,16 +45,20 @@ def doctor(
     raise typer.Exit(0 if found.serves else 1)
 
 
-def show(found: Diagnosis, to: Console) -> None:
+def show(diagnosis: Diagnosis, to: Console) -> None:
     """Prints the diagnosis for people."""
-    for table in (_facts(found.host, found.measured), _kernels(found.host), _models(found.forecasts, to.width)):
+    for table in (
+        _facts(diagnosis.host, diagnosis.measured),
+        _kernels(diagnosis.host),
+        _models(diagnosis.forecasts, to.width),
+    ):
         to.print(table)
     to.print(
         "[dim]convert: while a checkpoint in bf16 becomes this version. load: what admission asks for. with KV: when "
         "its cache is full. tok/s: prompts of 128 tokens, answers of 64, so many at once. † not enough memory now, or "
         "disk for its import. * the KV cache may outgrow the memory.[/]\n"
     )
-    for check in found.checks:
+    for check in diagnosis.checks:
         to.print(_line(check), highlight=False, soft_wrap=True)
 
 

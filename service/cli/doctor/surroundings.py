@@ -60,13 +60,13 @@ def _port_taken_by(settings: Settings) -> str:
 
 def _unwritable(directory: Path) -> str:
     """Returns why the directory, or the nearest parent that exists, takes no file; "" where it takes one."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    if not there.is_dir():
-        return f"{there} is a file"
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not existing.is_dir():
+        return f"{existing} is a file"
+    if not os.access(existing, os.W_OK | os.X_OK):
         return "permission denied"
     try:
-        with tempfile.TemporaryFile(dir=there) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"dosirak")
     except OSError as error:
         return error.strerror or str(error)

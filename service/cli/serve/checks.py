@@ -144,8 +144,8 @@ def _why_not_written(directory: Path, error: OSError) -> str:
     if error.errno == errno.EROFS:
         return f"the data directory {directory} is on a read-only file system: mount it for writing, {ELSEWHERE}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        there = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
-        return f"{there} belongs to {_owner(there)} and cannot be written: give it to {_this_user(there)}, {ELSEWHERE}"
+        place = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
+        return f"{place} belongs to {_owner(place)} and cannot be written: give it to {_this_user(place)}, {ELSEWHERE}"
     return f"the data directory {directory} cannot be written ({error.strerror}): mend that, {ELSEWHERE}"
 
 
@@ -191,8 +191,8 @@ def check_model(repository: Repository, reference: str) -> None:
             return
         repository.resolve(reference)
     except RepositoryError as error:
-        there = repository.models()
-        chosen = f", or set DOSIRAK_DEFAULT_MODEL to one of: {', '.join(there)}" if there else ""
+        names = repository.models()
+        chosen = f", or set DOSIRAK_DEFAULT_MODEL to one of: {', '.join(names)}" if names else ""
         raise CannotStart(
             f"the default model cannot be served: {error}. Import it, as in dosirak model import ORG/NAME NAME{chosen}"
         ) from None

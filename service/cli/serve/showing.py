@@ -184,10 +184,10 @@ def show_first_answer(client: httpx.Client, shown: Mapping[str, Any], console: C
 def _body(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request for `/generate_stream`: the demo's chat, else what the server shows as an example."""
     example = shown["example"]["body"]
-    given = {"inputs": example["inputs"]} if "inputs" in example else {"messages": example["messages"]}
-    if (shown["model"] or "").startswith(DEMO) and "messages" in given:
-        given = {"messages": DEMO_CHAT}
-    return {**given, "parameters": {"max_new_tokens": TOKENS}}
+    source = {"inputs": example["inputs"]} if "inputs" in example else {"messages": example["messages"]}
+    if (shown["model"] or "").startswith(DEMO) and "messages" in source:
+        source = {"messages": DEMO_CHAT}
+    return {**source, "parameters": {"max_new_tokens": TOKENS}}
 
 
 def _opening(body: Mapping[str, Any]) -> Text:

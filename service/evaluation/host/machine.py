@@ -124,18 +124,18 @@ def processor() -> Processor:
 @cache
 def kernels(flags: frozenset[str], vendor: str) -> tuple[Kernel, ...]:
     """Returns the levels of the native kernels, the fastest first, for a processor with these features."""
-    found: list[Kernel] = []
+    listed: list[Kernel] = []
     for level in preferred(vendor):
         lacks = sorted(FEATURES[level] - flags)
-        chosen = next((each.level for each in found if each.runs), None)
+        chosen = next((each.level for each in listed if each.runs), None)
         if lacks:
             why = f"the processor lacks {', '.join(lacks)}"
         elif not library_path(level).exists():
             why = "not built: run python -m service.engine.runner.native.build"
         else:
             why = f"{chosen} is faster" if chosen else ""
-        found.append(Kernel(level, not why, why))
-    return tuple(found)
+        listed.append(Kernel(level, not why, why))
+    return tuple(listed)
 
 
 def memory() -> Memory:
@@ -144,8 +144,8 @@ def memory() -> Memory:
 
 
 def disk(directory: Path) -> Disk:
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    usage = shutil.disk_usage(there)
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    usage = shutil.disk_usage(existing)
     return Disk(_without_home(directory), directory.is_dir(), usage.total, usage.free)
 
 

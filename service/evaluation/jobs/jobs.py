@@ -52,7 +52,7 @@ class Jobs:
         self._env = env
         self._worker = worker
         self._jobs: dict[str, Job] = {}
-        self._wanted = asyncio.Event()
+        self._submitted = asyncio.Event()
         self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._running = ""
@@ -79,7 +79,7 @@ class Jobs:
             raise Overloaded(f"{MOST_QUEUED} jobs wait already: let some end or cancel them", retry_after=30)
         job = Job.new(kind, arguments)
         self._put(job)
-        self._wanted.set()
+        self._submitted.set()
         return job
 
     def get(self, id: str) -> Job:
@@ -141,8 +141,8 @@ class Jobs:
     async def _run_next(self) -> None:
         """Waits until a job is queued, and runs the oldest."""
         while (job := next((each for each in self._jobs.values() if each.state == "queued"), None)) is None:
-            self._wanted.clear()
-            await self._wanted.wait()
+            self._submitted.clear()
+            await self._submitted.wait()
         await self._run_one(job)
 
     async def _run_one(self, job: Job) -> None:

@@ -30,7 +30,7 @@ FIGURES = ("limits", "worse_by")
 def read_scenario(path: Path) -> Scenario:
     """Raises NotMeasured for a file that is missing, is no TOML, or is no scenario."""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NotMeasured(
             f"{path}: {error.strerror}; name a scenario's file, as loadtest/scenarios/smoke.toml"
@@ -38,17 +38,17 @@ def read_scenario(path: Path) -> Scenario:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise NotMeasured(f"{path} is no TOML: {error}") from None
     try:
-        return parse(given)
+        return parse(content)
     except NotMeasured as error:
         raise NotMeasured(f"{path}: {error}") from None
 
 
-def parse(given: dict[str, Any]) -> Scenario:
+def parse(content: dict[str, Any]) -> Scenario:
     try:
-        return Scenario.model_validate(given)
+        return Scenario.model_validate(content)
     except ValidationError as error:
-        found = sorted(error.errors(), key=lambda each: not _unknown(each))
-        raise NotMeasured(_sentence(found[0])) from None
+        errors = sorted(error.errors(), key=lambda each: not _unknown(each))
+        raise NotMeasured(_sentence(errors[0])) from None
 
 
 def _unknown(error: Any) -> bool:
@@ -66,8 +66,8 @@ def _sentence(error: Any) -> str:
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         known = ", ".join(PARTS.get(str(place[0]), {}))
         return f"{where}.kind is one of {known}"
-    given = "" if isinstance(error["input"], dict | list | Scenario | BaseModel) else f", not {error['input']!r}"
-    return f"{where}: {said[0].lower()}{said[1:]}{given}" if where else said
+    but = "" if isinstance(error["input"], dict | list | Scenario | BaseModel) else f", not {error['input']!r}"
+    return f"{where}: {said[0].lower()}{said[1:]}{but}" if where else said
 
 
 def _nearest(name: str, place: Sequence[str | int]) -> str:

@@ -21,15 +21,15 @@ NEEDED: Final = {"p95": 20, "p99": 100}
 LONGEST: Final = 86400.0
 
 
-def _as_range(given: object) -> object:
+def _as_range(value: object) -> object:
     """One number stands for itself twice."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return (given, given)
-    if not isinstance(given, list | tuple) or len(given) != 2:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (value, value)
+    if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("one number, or two in brackets: the least and the most")
-    if all(isinstance(each, int | float) for each in given) and given[0] > given[1]:
-        raise ValueError(f"the least comes first: [{given[1]}, {given[0]}]")
-    return tuple(given)
+    if all(isinstance(each, int | float) for each in value) and value[0] > value[1]:
+        raise ValueError(f"the least comes first: [{value[1]}, {value[0]}]")
+    return tuple(value)
 
 
 Count = Annotated[int, Field(ge=1, le=100_000)]

@@ -52,7 +52,7 @@ async def drive(engine: Engine, workload: Workload, number: int, seconds: float,
         raise Broken(str(error)) from None
     if engine.restarts != restarts:
         raise Broken("its engine process ended while it was measured")
-    return run.found
+    return run.measured
 
 
 async def _settled(engine: Engine, workload: Workload) -> None:
@@ -67,7 +67,7 @@ class _Drive:
     """One slice. It lives in one event loop."""
 
     def __init__(self, engine: Engine, workload: Workload, number: int, seconds: float, enough: int) -> None:
-        self.found = Slice()
+        self.measured = Slice()
         self._engine = engine
         self._workload = workload
         self._load = workload.scenario.load
@@ -99,7 +99,7 @@ class _Drive:
             await self._cancel()
         if self._failure is not None:
             raise self._failure
-        self.found.seconds = max(0.0, ended - self._counted)
+        self.measured.seconds = max(0.0, ended - self._counted)
         self._count_waits(ended)
 
     def _users(self) -> list[Coroutine[Any, Any, None]]:
@@ -156,8 +156,8 @@ class _Drive:
         requests = self._workload.requests(drawn, f"p{self._number}-{self._sent}", self._sent, due)
         if not requests:
             return False, ""
-        self.found.arrived += due >= self._counted
-        self.found.longest_prompt = max(self.found.longest_prompt, *(len(each.token_ids) for each in requests))
+        self.measured.arrived += due >= self._counted
+        self.measured.longest_prompt = max(self.measured.longest_prompt, *(len(each.token_ids) for each in requests))
         timed = self._workload.is_timed(drawn)
         answers = await asyncio.gather(*(self._sequence(each, due, timed) for each in requests))
         whole = all(reason in WHOLE for reason, _ in answers)
@@ -169,7 +169,7 @@ class _Drive:
         tokens, last, reason = list[int](), 0.0, None
         self._waiting[request.id] = due
         self._in_flight += 1
-        self.found.most_at_once = max(self.found.most_at_once, self._in_flight)
+        self.measured.most_at_once = max(self.measured.most_at_once, self._in_flight)
         try:
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
@@ -189,23 +189,23 @@ class _Drive:
         """Counts tokens that came at once; a step that verified drafts gives several."""
         if not self._counted <= now < self._end:
             return
-        self.found.tokens += count
+        self.measured.tokens += count
         if timed:
-            (self.found.ttft_ms if first else self.found.itl_ms).append((now - before) * 1e3)
-            self.found.itl_ms += [0.0] * (count - 1)
+            (self.measured.ttft_ms if first else self.measured.itl_ms).append((now - before) * 1e3)
+            self.measured.itl_ms += [0.0] * (count - 1)
 
     def _note_end(self, due: float, whole: bool) -> None:
         now = time.monotonic()
         if self._counted <= now < self._end:
-            self.found.ended += whole
-            self.found.failed += not whole
+            self.measured.ended += whole
+            self.measured.failed += not whole
             if whole:
-                self.found.e2e_ms.append((now - due) * 1e3)
+                self.measured.e2e_ms.append((now - due) * 1e3)
         self._answers += 1
         if self._enough and self._answers >= self._enough:
             self._over.set()
 
     def _count_waits(self, ended: float) -> None:
-        middle = percentile(self.found.ttft_ms, 50) or 0.0
+        middle = percentile(self.measured.ttft_ms, 50) or 0.0
         waits = [(ended - due) * 1e3 for due in self._waiting.values()]
-        self.found.ttft_ms += [wait for wait in waits if wait > middle]
+        self.measured.ttft_ms += [wait for wait in waits if wait > middle]

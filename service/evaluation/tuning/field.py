@@ -104,14 +104,14 @@ def field(
 ) -> list[Candidate]:
     """Returns the candidates, the present one first. `cores` is None where engines run on a GPU: then threads and
     replicas stay as they are."""
-    found = [
+    candidates = [
         Candidate(version.reference, version.precision, seqs, tokens, threads, replicas)
         for version in versions
         for threads, replicas in shapes(present, cores)
         for seqs in ladder(present.max_num_seqs, reach.seqs, LEAST_SEQS, SEQS_RATIO, grain.seqs)
         for tokens in ladder(present.max_num_batched_tokens, reach.tokens, LEAST_TOKENS, TOKENS_RATIO, grain.tokens)
     ]
-    return list(dict.fromkeys([present, *found]))
+    return list(dict.fromkeys([present, *candidates]))
 
 
 def ladder(present: int, reach: int, least: int, ratio: int, steps: int) -> list[int]:
@@ -128,13 +128,13 @@ def ladder(present: int, reach: int, least: int, ratio: int, steps: int) -> list
 
 def shapes(present: Candidate, cores: int | None) -> list[tuple[int, int]]:
     """Returns pairs of threads and replicas that use all cores, or half of them: the API process needs some too."""
-    found = [(present.threads, present.replicas)]
+    pairs = [(present.threads, present.replicas)]
     for used in () if cores is None else (cores, *((cores // 2,) if cores > 1 else ())):
         replicas = 1
         while replicas <= min(used, MAX_REPLICAS):
-            found.append((used // replicas, replicas))
+            pairs.append((used // replicas, replicas))
             replicas *= 2
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(pairs))
 
 
 def family(repository: Repository, manifest: Manifest) -> list[Manifest]:

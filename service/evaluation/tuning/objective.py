@@ -57,14 +57,14 @@ def figures(slices: Iterable[Slice]) -> Figures:
     each = list(slices)
     seconds, ended = sum(one.seconds for one in each), sum(one.ended for one in each)
     failed = sum(one.failed for one in each)
-    found: Figures = {
+    totals: Figures = {
         "tokens_per_second": sum(one.tokens for one in each) / seconds if seconds else None,
         "requests_per_second": ended / seconds if seconds else None,
         "failed_ratio": failed / (ended + failed) if ended + failed else None,
     }
     for name in ("ttft", "itl", "e2e"):
-        found |= percentiles(name, [value for one in each for value in getattr(one, f"{name}_ms")])
-    return found
+        totals |= percentiles(name, [value for one in each for value in getattr(one, f"{name}_ms")])
+    return totals
 
 
 Passes = Mapping[int, Slice]
@@ -120,18 +120,18 @@ def worth(load: Load, one: Slice) -> float:
     return math.log(LEAST) if latency is None else -math.log(max(latency, LEAST))
 
 
-def frontier(found: Mapping[Candidate, Figures]) -> list[Candidate]:
+def frontier(measured: Mapping[Candidate, Figures]) -> list[Candidate]:
     """Returns the candidates that no other beats in tokens a second, p95 TTFT and p95 ITL at once, most tokens
     first."""
-    points = {each: _point(figures_) for each, figures_ in found.items()}
+    points = {each: _point(figures_) for each, figures_ in measured.items()}
     best = [each for each, point in points.items() if not any(_beats(other, point) for other in points.values())]
     return sorted(best, key=lambda each: points[each])
 
 
-def _point(found: Figures) -> tuple[float, float, float]:
+def _point(numbers: Figures) -> tuple[float, float, float]:
     """Returns numbers of which less is better."""
-    ttft, itl = found.get("ttft_p95_ms"), found.get("itl_p95_ms")
-    return -(found["tokens_per_second"] or 0.0), math.inf if ttft is None else ttft, 0.0 if itl is None else itl
+    ttft, itl = numbers.get("ttft_p95_ms"), numbers.get("itl_p95_ms")
+    return -(numbers["tokens_per_second"] or 0.0), math.inf if ttft is None else ttft, 0.0 if itl is None else itl
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -152,8 +152,8 @@ def _relative(load: Load, passes: Passes, means: Mapping[int, float]) -> float:
     return total / (sum(weights.values()) or 1.0)
 
 
-def _excess(name: str, limit: float, found: Figures) -> float:
-    value = found.get(name)
+def _excess(name: str, limit: float, numbers: Figures) -> float:
+    value = numbers.get(name)
     if value is None:  # no answer began, or no answer has two tokens
         return math.inf if name.startswith(("ttft", "e2e")) else 1.0
     worse, better = (limit, value) if name in AT_LEAST else (value, limit)

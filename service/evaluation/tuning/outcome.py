@@ -95,13 +95,15 @@ def require_writable(path: Path) -> None:
         raise NotMeasured(f"{path} cannot be written ({error.strerror}): name another file by --out") from None
 
 
-def write(path: Path, words: str, model: Manifest, chosen: Manifest, found: Outcome, command: str, beside: str) -> None:
+def write(
+    path: Path, words: str, model: Manifest, chosen: Manifest, result: Outcome, command: str, beside: str
+) -> None:
     """Replaces the file at once. `words` named `model`; `chosen` is the version of the chosen candidate. `beside`:
     what ran meanwhile. Raises
     NotMeasured where it cannot be written."""
-    assert found.chosen is not None
-    variables = found.chosen.candidate.variables(words, model.reference)
-    lines = [f"# {line}" if line else "#" for line in _comments(chosen, found, found.chosen, command, beside)]
+    assert result.chosen is not None
+    variables = result.chosen.candidate.variables(words, model.reference)
+    lines = [f"# {line}" if line else "#" for line in _comments(chosen, result, result.chosen, command, beside)]
     text = "\n".join([*lines, *(f"{name}={value}" for name, value in variables.items()), ""])
     try:
         durable.replace(path, text.encode())
@@ -117,11 +119,11 @@ def described(scenario: Scenario) -> str:
     return f"{scenario.name}, {load.arrivals} arrivals, {load.rate:g} a second, digest {scenario.digest}"
 
 
-def said(found: Figures) -> str:
-    return ", ".join(f"{name} {shown(found.get(name))}" for name in WORTH_SAYING)
+def said(numbers: Figures) -> str:
+    return ", ".join(f"{name} {shown(numbers.get(name))}" for name in WORTH_SAYING)
 
 
-def _comments(chosen: Manifest, found: Outcome, row: Row, command: str, beside: str) -> Iterator[str]:
+def _comments(chosen: Manifest, result: Outcome, row: Row, command: str, beside: str) -> Iterator[str]:
     processor, memory = machine.processor(), machine.memory()
     yield f"Written by {command}"
     yield "Read by dosirak serve --settings FILE; variables of the environment win over it."
@@ -129,16 +131,16 @@ def _comments(chosen: Manifest, found: Outcome, row: Row, command: str, beside: 
     yield f"date   {datetime.now(UTC).isoformat(timespec='seconds')}, dosirak {__version__}"
     yield f"host   {processor.name}, {processor.usable_cores} cores, {memory.total / 1e9:.1f} GB of memory"
     yield f"model  {chosen.reference} {chosen.precision}, digest {chosen.digest}"
-    yield f"load   {described(found.scenario)}"
+    yield f"load   {described(result.scenario)}"
     yield f"found  {said(row.figures)}, in {row.seconds:.0f} s"
-    if present := next((each for each in found.rows if each.candidate == found.present), None):
+    if present := next((each for each in result.rows if each.candidate == result.present), None):
         yield f"before {said(present.figures)}, in {present.seconds:.0f} s"
-    if found.gain is not None:
-        yield f"       {found.gain:.2f} times as good in the passes that both ran"
+    if result.gain is not None:
+        yield f"       {result.gain:.2f} times as good in the passes that both ran"
     if beside:
         yield f"BESIDE another server: {beside}"
     for name in row.broken:
-        yield f"BROKEN {name}: {_limit(found.scenario.limits, name)}, and no candidate holds all limits"
+        yield f"BROKEN {name}: {_limit(result.scenario.limits, name)}, and no candidate holds all limits"
 
 
 def _limit(limits: Mapping[FigureName, float], name: str) -> str:

@@ -52,7 +52,7 @@ class Listener(Protocol):
 
     def round_begins(self, number: int, left: int, plan: Round) -> None: ...
 
-    def measured(self, candidate: Candidate, found: Slice) -> None: ...
+    def measured(self, candidate: Candidate, result: Slice) -> None: ...
 
     def fell_out(self, candidate: Candidate, why: str) -> None: ...
 
@@ -111,10 +111,10 @@ class Tuner:
         starts may take longer than thought."""
         if len(self._in) > costs.kept:
             return
-        wanted, free = set(self._in), replace(costs, start=0.0, least=costs.least * ROOM)
+        candidates, free = set(self._in), replace(costs, start=0.0, least=costs.least * ROOM)
 
         def has_time() -> bool:
-            started = len(self.engines.started() & wanted)
+            started = len(self.engines.started() & candidates)
             return halving.needed(started + usable_cores(), free) + self.engines.start_seconds <= self._left
 
         for each, why in (await self.engines.start_all(self._in, has_time)).items():
@@ -154,19 +154,19 @@ class Tuner:
             await self.engines.end(self.present)
             engine = await self.engines.engine(self.present)
             enough, began = self._wave(), time.monotonic()
-            found = await drive(engine, self.workload, 0, self.seconds * PROBE_SHARE, enough)
+            result = await drive(engine, self.workload, 0, self.seconds * PROBE_SHARE, enough)
         except Broken as error:
             raise NotMeasured(f"the present settings cannot serve this load: {error}") from None
-        took, answers = time.monotonic() - began, found.ended + found.failed
-        if not found.ended:
+        took, answers = time.monotonic() - began, result.ended + result.failed
+        if not result.ended:
             raise NotMeasured(
                 f"no answer came within {took:.0f} s: give more time, as --seconds {_round_up(self.seconds * 4)}, or "
                 "take a lighter load"
             )
         least = max(LEAST_SECONDS, took * max(1.0, enough / answers))
         load = self.scenario.load
-        seqs = found.most_at_once if isinstance(load, ClosedLoop) else 2 * found.most_at_once
-        reach = Reach(seqs, seqs * found.longest_prompt)
+        seqs = result.most_at_once if isinstance(load, ClosedLoop) else 2 * result.most_at_once
+        reach = Reach(seqs, seqs * result.longest_prompt)
         at_once = max(1.0, usable_cores() * PARALLEL)
         return Costs(self.engines.start_seconds * MARGIN, least, self.engines.kept, at_once), reach
 
@@ -179,13 +179,13 @@ class Tuner:
         """Returns the finest field that the seconds suffice for, what matters most first. Raises NotMeasured where none
         does."""
         fields = [self.candidates(reach, grain) for grain in GRAINS]
-        coarse_first = list(dict.fromkeys(each for found in reversed(fields) for each in found))
+        coarse_first = list(dict.fromkeys(each for candidates in reversed(fields) for each in candidates))
         roomy = replace(costs, least=costs.least * ROOM)
-        for found in fields:
-            if halving.needed(len(found), costs if found is fields[-1] else roomy) <= self._left:
-                rounds = len(halving.counts(len(found)))
-                self.listener.planned(len(found), len(fields[0]), rounds, self.seconds)
-                return [each for each in coarse_first if each in found]
+        for candidates in fields:
+            if halving.needed(len(candidates), costs if candidates is fields[-1] else roomy) <= self._left:
+                rounds = len(halving.counts(len(candidates)))
+                self.listener.planned(len(candidates), len(fields[0]), rounds, self.seconds)
+                return [each for each in coarse_first if each in candidates]
         used = self.seconds - self._left
         enough = _round_up(used + halving.needed(len(fields[-1]), costs) * MARGIN)
         raise NotMeasured(
@@ -208,13 +208,13 @@ class Tuner:
     async def _slice(self, candidate: Candidate, seconds: float) -> None:
         try:
             engine = await self.engines.engine(candidate)
-            found = await drive(engine, self.workload, self._passes, seconds)
+            result = await drive(engine, self.workload, self._passes, seconds)
         except Broken as error:
             self._drop(candidate, str(error))
             await self.engines.end(candidate)
             return
-        self._measured.setdefault(candidate, {})[self._passes] = found
-        self.listener.measured(candidate, found)
+        self._measured.setdefault(candidate, {})[self._passes] = result
+        self.listener.measured(candidate, result)
 
 
 def _round_up(seconds: float) -> int:

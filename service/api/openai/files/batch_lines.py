@@ -49,22 +49,22 @@ class LineAnswers:
         self._app = app
         self._stack: ASGIApp | None = None
 
-    async def __call__(self, asked: LineRequest) -> LineReply:
+    async def __call__(self, line: LineRequest) -> LineReply:
         """Returns what a client would get. An answer that the server stores gets the line's key, so that a line that is
         sent again after a crash changes nothing a second time."""
         request_id = uuid.uuid4().hex
         try:
-            peek = msgspec.json.decode(asked.body, type=_Peek)
+            peek = msgspec.json.decode(line.body, type=_Peek)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             peek = _Peek()  # its route says what is wrong
         if peek.stream:
             return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), request_id)
-        stores = peek.session_id is not None or peek.store is True or asked.endpoint in STORING
-        exchange = _Exchange(self._scope(asked, request_id, asked.key if stores else None), asked.body)
+        stores = peek.session_id is not None or peek.store is True or line.endpoint in STORING
+        exchange = _Exchange(self._scope(line, request_id, line.key if stores else None), line.body)
         try:
             await self._through()(exchange.scope, exchange.receive, exchange.send)
         except Exception:
-            log.exception("batch_line_failed", request_id=request_id, endpoint=asked.endpoint)
+            log.exception("batch_line_failed", request_id=request_id, endpoint=line.endpoint)
             return _refusal(Internal(), request_id)
         return exchange.reply()
 
@@ -76,13 +76,13 @@ class LineAnswers:
             self._stack = bare.build_middleware_stack()
         return self._stack
 
-    def _scope(self, asked: LineRequest, request_id: str, key: str | None) -> Scope:
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(asked.body)).encode())]
+    def _scope(self, line: LineRequest, request_id: str, key: str | None) -> Scope:
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(line.body)).encode())]
         if key is not None:
             headers.append((HEADER.lower().encode(), key.encode()))
         state: dict[str, object] = {
-            "owner": asked.owner,
-            "actor": asked.owner,
+            "owner": line.owner,
+            "actor": line.owner,
             "scopes": EVERY,
             "request_id": request_id,
         }
@@ -93,8 +93,8 @@ class LineAnswers:
             "http_version": "1.1",
             "method": "POST",
             "scheme": "http",
-            "path": asked.endpoint,
-            "raw_path": asked.endpoint.encode(),
+            "path": line.endpoint,
+            "raw_path": line.endpoint.encode(),
             "query_string": b"",
             "root_path": "",
             "headers": headers,

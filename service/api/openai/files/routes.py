@@ -101,17 +101,17 @@ async def delete_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Res
 
 def _nested(fields: dict[str, str]) -> dict[str, Any]:
     """Returns the fields of a form as an object: `expires_after[seconds]` is a field of `expires_after`."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for name, value in fields.items():
         outer, _, inner = name.partition("[")
         if inner.endswith("]") and outer == "expires_after":
-            within = found.setdefault(outer, {})
+            within = nested.setdefault(outer, {})
             if not isinstance(within, dict):
                 raise InvalidRequest(f"`{outer}` is given twice: leave it out beside `{name}`", param=outer)
             within[inner[:-1]] = int(value) if value.isdecimal() and len(value) < 20 else value
         else:
-            found[name] = value
-    return found
+            nested[name] = value
+    return nested
 
 
 def _shown(file: StoredFile) -> dict[str, Any]:

@@ -166,8 +166,8 @@ class _Reader:
         self._ended = True
 
 
-def _filename(given: bytes) -> str:
+def _filename(raw: bytes) -> str:
     """Returns the name without directories, which say something of the client's machine."""
-    name = given.decode(errors="replace").replace("\\", "/").rsplit("/", 1)[-1]
+    name = raw.decode(errors="replace").replace("\\", "/").rsplit("/", 1)[-1]
     check_filename(name)
     return name

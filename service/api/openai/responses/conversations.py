@@ -94,8 +94,8 @@ def items_of(message: NewMessage | StoredMessage) -> list[Json]:
     if message.content or not calls:
         items.append(_said(message))
     for number, call in enumerate(calls):
-        told = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"], "status": "completed"}
-        items.append({"id": id_of("function_call", message.id, number), "type": "function_call", **told})
+        fields = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"], "status": "completed"}
+        items.append({"id": id_of("function_call", message.id, number), "type": "function_call", **fields})
     return items
 
 

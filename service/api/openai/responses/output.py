@@ -67,11 +67,11 @@ class Output:
         assert self._open is not None
         part = self._open["content"][0]
         part["text"] += text
-        told: Json = {"delta": text}
+        fields: Json = {"delta": text}
         if kind == "message":
             part["logprobs"] += logprobs
-            told["logprobs"] = logprobs
-        yield self._event(f"{part['type']}.delta", content_index=0, **told)
+            fields["logprobs"] = logprobs
+        yield self._event(f"{part['type']}.delta", content_index=0, **fields)
 
     def _called(self, call: CallDelta) -> Iterator[Json]:
         if call.begun is not None:
@@ -113,8 +113,8 @@ class Output:
             yield self._event("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             part = _copy(item)["content"][0]
-            told = {name: part[name] for name in ("text", "logprobs") if name in part}
-            yield self._event(f"{part['type']}.done", content_index=0, **told)
+            fields = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield self._event(f"{part['type']}.done", content_index=0, **fields)
             yield self._event("content_part.done", content_index=0, part=part)
         yield self._of_item("output_item.done")
         self._open = None

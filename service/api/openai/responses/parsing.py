@@ -63,12 +63,12 @@ def _context(body: InputFields) -> ContextOptions | None:
     return replace(options or ContextOptions(), policy="window" if body.truncation == "auto" else "refuse")
 
 
-def _grammar(asked: JsonFormat | None) -> Grammar | None:
-    if asked is None or asked.type == "text":
+def _grammar(json_format: JsonFormat | None) -> Grammar | None:
+    if json_format is None or json_format.type == "text":
         return None
-    if asked.type == "json_object":
+    if json_format.type == "json_object":
         return Grammar.of_json_object("text.format")
-    return Grammar.of_json_schema(asked.schema_, "text.format.schema")
+    return Grammar.of_json_schema(json_format.schema_, "text.format.schema")
 
 
 def _tools(body: InputFields) -> ToolUse | None:

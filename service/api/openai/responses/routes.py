@@ -106,8 +106,8 @@ async def input_items(
     order: Order = "desc",
 ) -> Response:
     """Lists the items that the response's own request brought, newest first unless `order` is asc."""
-    asked = (await (await _answers(service)).get(owner, KIND, response_id)).asked
-    return json_response(cut_page(asked, after, limit, order))
+    items = (await (await _answers(service)).get(owner, KIND, response_id)).asked
+    return json_response(cut_page(items, after, limit, order))
 
 
 async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn | None:
@@ -124,16 +124,16 @@ async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn 
 async def _items(service: Service, owner: str, body: InputFields) -> list[Item] | None:
     """Returns the input's items with those in place of references that these name. Raises NotFound for a reference to
     no item of a stored response."""
-    found, responses = list[Item](), dict[str, StoredAnswer]()
+    items, responses = list[Item](), dict[str, StoredAnswer]()
     for at, item in enumerate(body.input or ()):
         if not isinstance(item, ReferenceItem):
-            found.append(item)
+            items.append(item)
             continue
         try:
             name = response_of(item.id) or item.id
             response = responses[name] = responses.get(name) or await (await _answers(service)).get(owner, KIND, name)
             named = next((each for each in _all_items(response) if each["id"] == item.id), None)
-            found += ITEMS.validate_python([named] if named else [])
+            items += ITEMS.validate_python([named] if named else [])
         except NotFound:
             named = None
         if named is None:
@@ -142,7 +142,7 @@ async def _items(service: Service, owner: str, body: InputFields) -> list[Item] 
                 "or was deleted: send the item itself",
                 param=f"input[{at}].id",
             )
-    return None if body.input is None else found
+    return None if body.input is None else items
 
 
 def _all_items(response: StoredAnswer) -> list[dict[str, Any]]:
@@ -173,8 +173,8 @@ def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> 
     response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
     id, model = answer.request.id, answer.manifest.reference
     turn = answer.request.turn
-    asked = listed(body.input or (), id) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
-    return StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
+    items = listed(body.input or (), id) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
+    return StoredAnswer(id, KIND, model, body.metadata or {}, items, response, body.previous_response_id)
 
 
 async def _answers(service: Service) -> StoredAnswers:

@@ -67,8 +67,8 @@ class ResponseSerialiser(Serialiser):
         read none before a response was created."""
         begun = self._begun()
         created = self._numbered({"type": "response.created", "response": begun}) if self._answer is None else b""
-        told = body_of(error, request_id, ErrorDialect.OPENAI)["error"]
-        shown = self._numbered({"type": "error", **{name: told[name] for name in ("code", "message", "param")}})
+        details = body_of(error, request_id, ErrorDialect.OPENAI)["error"]
+        shown = self._numbered({"type": "error", **{name: details[name] for name in ("code", "message", "param")}})
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": error.message}}
         response = {**begun, **failed, "output": self._output.shown()}
@@ -109,10 +109,10 @@ class ResponseSerialiser(Serialiser):
 
     def _begun(self) -> Json:
         """Returns the response before its first item."""
-        asked, answer = self._body, self._answer
+        body, answer = self._body, self._answer
         request = answer.request if answer else self._request
-        shown = asked.model_dump(mode="json", by_alias=True, exclude_none=True, include=ECHOED)
-        window = answer.receipt.policy != "refuse" if answer else asked.truncation == "auto"
+        shown = body.model_dump(mode="json", by_alias=True, exclude_none=True, include=ECHOED)
+        window = answer.receipt.policy != "refuse" if answer else body.truncation == "auto"
         return {
             "id": request.id,
             "object": "response",
@@ -125,25 +125,25 @@ class ResponseSerialiser(Serialiser):
             "output": [],
             "usage": None,
             "background": False,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata or {},
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "conversation": {"id": conversation_id(request.turn.session)} if request.turn else None,
-            "previous_response_id": asked.previous_response_id,
-            "reasoning": {"effort": asked.reasoning.effort if asked.reasoning else None, "summary": None},
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
             "service_tier": "default",
-            "store": asked.is_stored,
+            "store": body.is_stored,
             "temperature": request.sampling.temperature,
             "text": {"format": {"type": "text"}, **shown.get("text", {}), "verbosity": "medium"},
             "tool_choice": shown.get("tool_choice", "auto"),
             "tools": shown.get("tools", []),
-            "top_logprobs": asked.top_logprobs or 0,
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": request.sampling.top_p,
             "truncation": "auto" if window else "disabled",
-            "user": asked.user,
-            "safety_identifier": asked.safety_identifier,
-            "prompt_cache_key": asked.prompt_cache_key,
+            "user": body.user,
+            "safety_identifier": body.safety_identifier,
+            "prompt_cache_key": body.prompt_cache_key,
         }
 
 
