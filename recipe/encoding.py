@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
-from models.demo.dialogue import Asked, Dialogue
+from models.demo.dialogue import Dialogue, FactAnswer
 from recipe.tokenizer import BEGIN, END, SPECIAL_TOKENS, WINDOW
 
 WORD = re.compile(r"[^\W\d]{3,}|[가-힣]{2,}")
@@ -45,9 +45,9 @@ def encode(
     row = Row([BEGIN], [0.0])
     kept = {word for value in dialogue.values for word in value.split()}
 
-    def read(role: str, text: str, asked: list[Asked] | None = None) -> None:
+    def read(role: str, text: str, answers: list[FactAnswer] | None = None) -> None:
         if rng is None or role == "assistant":
-            _append(row, tokenizer, role, [text], asked, weights)
+            _append(row, tokenizer, role, [text], answers, weights)
         else:
             _append(row, tokenizer, role, pieces(text, kept, rng))
 
@@ -57,12 +57,12 @@ def encode(
     for document in dialogue.documents:
         title = document.get("title")
         read("documents", (f"{title}\n" if title else "") + document["text"])
-    asked: dict[int, list[Asked]] = {}
-    for entry in dialogue.asked:
-        asked.setdefault(entry.index, []).append(entry)
+    answers: dict[int, list[FactAnswer]] = {}
+    for entry in dialogue.answers:
+        answers.setdefault(entry.index, []).append(entry)
     for index in range(start, len(dialogue.messages)):
         message = dialogue.messages[index]
-        read(message["role"], message["content"], asked.get(index))
+        read(message["role"], message["content"], answers.get(index))
     return Row(row.token_ids[:WINDOW], row.weights[:WINDOW])
 
 
@@ -80,21 +80,21 @@ def _append(
     tokenizer: Tokenizer,
     role: str,
     parts: list[str],
-    asked: list[Asked] | None = None,
+    answers: list[FactAnswer] | None = None,
     learned: Weights | None = None,
 ) -> None:
     """One message of which `parts` are tokenized apart; weights need it in one part."""
     encodings = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
     learned = learned or Weights()
-    base = 0.0 if role != "assistant" else ANSWER if asked else learned.chat
+    base = 0.0 if role != "assistant" else ANSWER if answers else learned.chat
     weights = [base] * sum(len(encoding.ids) for encoding in encodings)
-    for entry in asked or []:
+    for entry in answers or []:
         (text,) = parts
-        first = text.find(entry.fact.value) if entry.told else 0
-        last = first + len(entry.fact.value) if entry.told else len(text)
+        first = text.find(entry.fact.value) if entry.in_window else 0
+        last = first + len(entry.fact.value) if entry.in_window else len(text)
         for place, (begin, end) in enumerate(encodings[0].offsets):
             if begin < last and end > first:
-                weights[place] = VALUE if entry.told else learned.untold
+                weights[place] = VALUE if entry.in_window else learned.untold
     ids = [token for encoding in encodings for token in encoding.ids]
     row.token_ids.extend([SPECIAL_TOKENS.index(f"<|{role}|>"), *ids, END])
     row.weights.extend([0.0, *weights, base])

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _show_errors(asked: Sequence[RecallCase], texts: Sequence[str], limit: int) -> None:
-    wrong = [(case, text) for case, text in zip(asked, texts, strict=True) if is_right(case, text) != case.told]
+    wrong = [(case, text) for case, text in zip(asked, texts, strict=True) if is_right(case, text) != case.in_window]
     for case, text in wrong[:: max(1, len(wrong) // limit) if limit else len(wrong) + 1]:
         print(f"{case.cell} | {case.wording} | {case.kind} | {case.messages[-1]['content']} | {case.expected} | {text}")
 
