@@ -171,6 +171,7 @@ def create_app(
         metrics,
         conversations,
         max_in_progress=settings.max_in_progress,
+        max_queue_seconds=settings.max_queue_seconds,
         guard=guard,
         tasks=tasks,
         own_sampling=settings.generation_config == "version",

@@ -136,6 +136,12 @@ class Settings(BaseSettings):
         default=100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
     )
     max_in_progress: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
+    max_queue_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="Longest forecast wait for a place in a full batch; a request that would wait longer and has no "
+        "`deadline_ms` is refused with 503 and a Retry-After.",
+    )
     max_body_bytes: int = Field(
         default=MIB, ge=1024, description="Largest request body; larger ones are refused with 413."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -31,9 +31,13 @@ class Admission:
         places: int,
         clock: Callable[[], float] = time.monotonic,
         refused: Callable[[str], None] = lambda reason: None,
+        longest_queue_seconds: float = math.inf,
     ) -> None:
-        """`refused` is called with the error's code for each refusal."""
+        """A request without a deadline that would wait for a free place of its engine's batch for more than
+        `longest_queue_seconds` is refused. `refused` is called with the error's code for each refusal."""
         self.places = places
+        self._longest_queue_seconds = longest_queue_seconds
+        self._queues: dict[str, Counter[str]] = {}
         self._refused = refused
         self.in_progress = 0
         self._clock = clock
@@ -74,6 +78,41 @@ class Admission:
                 max_in_progress=self.places,
             )
 
+    @contextmanager
+    def queued(self, engine: str, request: GenerationRequest, count: int, stats: EngineStats) -> Iterator[None]:
+        """Holds `count` sequences of the request's owner in the queue of an engine until the block ends; its `stats`
+        may be a step old. Raises DeadlineExceeded where the deadline passes before the first token even if the forecast
+        is wrong by its usual error, and Overloaded where there is no deadline and the batch is full for too long. The
+        engine adds the prompt's own time: it knows how much is cached."""
+        owners = self._queues.setdefault(engine, Counter())
+        backlog_seconds = stats.backlog_seconds * _share(owners, request.owner, count)
+        refuse_late(request, backlog_seconds, stats.cost_error, self._clock())
+        if request.deadline is None:
+            self._refuse_long(owners, request.owner, count, stats)
+        owners[request.owner] += count
+        try:
+            yield
+        finally:
+            owners[request.owner] -= count
+            if not owners[request.owner]:
+                del owners[request.owner]
+            if not owners:
+                self._queues.pop(engine, None)
+
+    def _refuse_long(self, owners: Counter[str], owner: str, count: int, stats: EngineStats) -> None:
+        """Raises Overloaded. An owner waits for the others' sequences only as far as they take turns with its own."""
+        unseated = max(0, owners.total() + count - stats.seats)
+        seconds = unseated * stats.seat_seconds * _share(owners, owner, count)
+        if seconds > self._longest_queue_seconds:
+            self._refused(Overloaded.code)
+            raise Overloaded(
+                f"The batch is full, and this request would wait about {seconds:.0f} s for a place in it: send it "
+                "again after Retry-After, or send `deadline_ms` to wait for longer",
+                retry_after=math.ceil(min(LONGEST_RETRY_SECONDS, seconds - self._longest_queue_seconds)),
+                queue_seconds=round(seconds, 1),
+                max_queue_seconds=self._longest_queue_seconds,
+            )
+
     def leave(self, count: int) -> None:
         self.in_progress -= count
         self._ends.extend([self._clock()] * count)
@@ -101,13 +140,19 @@ def refusals(observe: Callable[[str], None]) -> Iterator[None]:
         raise
 
 
-def refuse_late(request: GenerationRequest, stats: EngineStats, now: float) -> None:
-    """Raises DeadlineExceeded when the deadline passes before the earlier requests have their first tokens, even if the
-    forecast is wrong by its usual error. The engine knows how much of this prompt is cached: it adds the prompt's own
-    time and ends the request at its next step where that is too late."""
-    doubt = max(0.0, 1 - stats.cost_error)
-    if request.deadline is not None and now + stats.backlog_seconds * doubt > request.deadline:
-        raise too_late(request, stats.backlog_seconds)
+def _share(owners: Counter[str], owner: str, count: int) -> float:
+    """Returns how much of a queue is before `count` more sequences of `owner`, where owners take turns: all of it where
+    there is no other owner."""
+    others = len(owners) + (owner not in owners)
+    return min(1.0, (owners[owner] + count) * others / max(1, owners.total() + count))
+
+
+def refuse_late(request: GenerationRequest, backlog_seconds: float, error: float, now: float) -> None:
+    """Raises DeadlineExceeded when the deadline passes before the backlog is done, even if that forecast is wrong by
+    its usual `error`."""
+    doubt = max(0.0, 1 - error)
+    if request.deadline is not None and now + backlog_seconds * doubt > request.deadline:
+        raise too_late(request, backlog_seconds)
 
 
 def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExceeded:

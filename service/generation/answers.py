@@ -22,7 +22,7 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.protocol.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, Unavailable, UnsupportedField
-from service.generation.admission import Admission, refusals, refuse_failed_end, refuse_late, too_late
+from service.generation.admission import Admission, refusals, refuse_failed_end, too_late
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
@@ -51,8 +51,9 @@ Record = Callable[[Delta], Done]
 
 
 class Answers:
-    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run; `guard` filters their
-    text. With `own_sampling` a version's own values stand where a request leaves parameters open."""
+    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run, and
+    `max_queue_seconds` how long they wait for a place in a full batch; `guard` filters their text. With `own_sampling`
+    a version's own values stand where a request leaves parameters open."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Answers:
         conversations: Conversations,
         *,
         max_in_progress: int,
+        max_queue_seconds: float,
         guard: Guard | None = None,
         tasks: BackgroundTasks | None = None,
         own_sampling: bool = True,
@@ -70,7 +72,7 @@ class Answers:
         self.deployments = deployments
         self.conversations = conversations
         self.metrics = metrics
-        self.admission = Admission(max_in_progress, refused=metrics.rejected)
+        self.admission = Admission(max_in_progress, refused=metrics.rejected, longest_queue_seconds=max_queue_seconds)
         self.grammars = GrammarChecker()
         self._guard = guard
         self._own_sampling = own_sampling
@@ -121,7 +123,7 @@ class Answers:
             held.enter_context(self._places(request, request.best_of))
             rejected = self.metrics.rejected if opening else _unobserved
             request = turn.request if turn else request
-            [answer] = await self._begun([request], opening or Opening(), held, rejected)
+            [answer] = await self._begun([request], request.best_of, opening or Opening(), held, rejected)
             with self._measured(answer):
                 async with aclosing(deltas_of(answer)) as deltas:
                     async for delta in deltas:
@@ -148,7 +150,7 @@ class Answers:
 
         async with AsyncExitStack() as held:
             held.enter_context(self._places(requests[0], at_once))
-            answers = await self._begun(requests, opening, held, self.metrics.rejected)
+            answers = await self._begun(requests, at_once, opening, held, self.metrics.rejected)
             async with aclosing(merged(list(map(vector, answers)))) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -180,12 +182,14 @@ class Answers:
     async def _begun(
         self,
         requests: Sequence[GenerationRequest],
+        count: int,
         opening: Opening,
         held: AsyncExitStack,
         rejected: Callable[[str], None],
     ) -> list[Answer]:
         """Returns the answers of requests that came together, with their prompts: all of one version, which `held`
-        keeps loaded. Each is refused before any runs; `rejected` gets the code of such an error."""
+        keeps loaded, and of which `count` sequences run at once. Each is refused before any runs; `rejected` gets the
+        code of such an error."""
         first, answers = requests[0], list[Answer]()
         with refusals(rejected):
             choice = await self._in_time(first, self.deployments.choose_loaded(first.model, conversation_of(first)))
@@ -194,6 +198,10 @@ class Answers:
         opening.is_loaded = True
         held.enter_context(choice.deployment.occupied())
         with refusals(rejected):
+            if not first.is_background:
+                deployment = choice.deployment
+                queue, stats = deployment.manifest.base_digest, deployment.engine.stats
+                held.enter_context(self.admission.queued(queue, first, count, stats))
             for number, request in enumerate(requests):
                 try:
                     answers.append(await self._in_time(request, self._begin(request, choice)))
@@ -218,7 +226,6 @@ class Answers:
             raise too_late(request, 0.0) from None
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
-        refuse_late(request, choice.deployment.engine.stats, time.monotonic())
         request, prompt, max_tokens = await self._prompt(request, choice.deployment)
         seed = secrets.randbits(63) if request.seed is None else request.seed & SEED_MASK
         return Answer(request, choice, prompt, max_tokens, seed, self._guard)

@@ -60,6 +60,7 @@ def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
         arrival=request.arrival,
         deadline=request.deadline,
         cache_salt=request.prefix_salt,
+        owner=request.owner,
     )
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
-from service.engine.protocol.messages import FinishReason
-from service.errors import Overloaded
+from service.context.sources import Text
+from service.engine.protocol.messages import EngineStats, FinishReason
+from service.errors import DeadlineExceeded, Overloaded
 from service.generation.admission import Admission
+from service.generation.request import GenerationRequest
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import ScriptedEngine, World
@@ -42,6 +46,45 @@ async def test_every_sequence_takes_a_place(serve: Serve) -> None:
         assert not world.engine.requests
         vectors = await post("/v1/embeddings", json={"input": ["a"] * 8, "model": "demo"})
         assert len(vectors.json()["data"]) == 8
+
+
+async def test_a_full_batch_takes_no_more_than_it_gets_to_soon(serve: Serve) -> None:
+    """Four places, and one becomes free each 3 s: who would wait for longer than 10 s comes back later, or says that it
+    has time."""
+    async with serve(engine={"hold": (hold := asyncio.Event())}) as world:
+        world.engine.stats = replace(world.engine.stats, seats=4, seat_seconds=3.0)
+        waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(7)]
+        await until(lambda: len(world.engine.alive) == 7)
+        response = await world.client.post("/generate", json={"inputs": "x"})
+        body = error(response, 503, "overloaded")
+        assert (body["queue_seconds"], body["max_queue_seconds"], response.headers["retry-after"]) == (12.0, 10.0, "2")
+        patient = asyncio.create_task(world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000}))
+        await until(lambda: len(world.engine.alive) == 8)
+        hold.set()
+        assert {(await each).status_code for each in [*waiting, patient]} == {200}
+        assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
+        assert not world.app.state.service.answers.admission._queues
+
+
+def test_an_owner_waits_for_the_turns_of_others_and_not_for_their_line() -> None:
+    admission = Admission(100, longest_queue_seconds=10)
+    stats = EngineStats(seats=4, seat_seconds=1.0, backlog_seconds=20.0)
+    greedy, light = (GenerationRequest("r", Text("x"), owner=owner) for owner in ("greedy", "light"))
+    with ExitStack() as held:
+        for _ in range(14):
+            held.enter_context(admission.queued("engine", greedy, 1, stats))
+        with pytest.raises(Overloaded):
+            held.enter_context(admission.queued("engine", greedy, 1, stats))
+        soon = replace(light, deadline_ms=5_000, arrival=time.monotonic())
+        held.enter_context(admission.queued("engine", soon, 1, stats))
+        for _ in range(5):
+            held.enter_context(admission.queued("engine", light, 1, stats))
+        with pytest.raises(Overloaded):
+            held.enter_context(admission.queued("engine", light, 3, stats))
+        with pytest.raises(DeadlineExceeded):
+            late = replace(greedy, deadline_ms=5_000, arrival=time.monotonic())
+            held.enter_context(admission.queued("engine", late, 1, stats))
+        held.enter_context(admission.queued("another", greedy, 1, stats))
 
 
 async def test_a_timeout_of_the_work_is_no_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,10 +250,21 @@ def test_forecasts() -> None:
 
 def test_a_seat_is_free_at_the_rate_of_ends() -> None:
     policy = policy_of(MEMORY_BOUND)
+    assert policy.seat_seconds(20) == 0.0, "no answer has ended"
     for number in range(2000):
-        policy.observe(StepWork(20), 0.04, ends=number % 2)
-    full = Backlog(decodes=20, tokens=10, unseated=5)
-    assert policy.first_token_seconds(full) == pytest.approx(5 * 0.08, rel=0.02)
+        policy.observe(StepWork(20), 0.04, rows=20, ends=number % 2)
+    assert policy.first_token_seconds(Backlog(decodes=20, tokens=10, unseated=5, seats=20)) == pytest.approx(
+        5 * 0.08, rel=0.02
+    )
+
+
+def test_answers_that_came_alone_say_how_long_a_crowd_of_them_takes() -> None:
+    """A step of 20 ms and 1 ms a row: 50 steps of one answer take 1.05 s alone. A batch of 40 ends one in 75 ms."""
+    policy = policy_of(MEMORY_BOUND)
+    for number in range(2000):
+        policy.observe(StepWork(1), 0.021, rows=1, ends=number % 50 == 49)
+    assert policy.seat_seconds(1) == pytest.approx(50 * 0.021, rel=0.05)
+    assert policy.seat_seconds(40) == pytest.approx(50 * (0.02 / 40 + 0.001), rel=0.1)
 
 
 def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:

@@ -19,7 +19,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
 from typing import Final, Generic, Protocol, TypeVar
@@ -134,11 +134,12 @@ class Replicas:
 
     @property
     def stats(self) -> EngineStats:
-        """Sums over the replicas. Figures of the last step and the cost line are the first replica's."""
+        """Sums over the replicas. Figures of the last step, the cost line and forecasts are the first
+        replica's; seats become free at the rate of all."""
         each = [seat.engine.stats for seat in self._seats]
         sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
-        return EngineStats(**first, **sums)
+        return replace(EngineStats(**first, **sums), seat_seconds=each[0].seat_seconds / len(each))
 
     @property
     def recent_steps(self) -> Sequence[StepRecord]:
@@ -270,6 +271,7 @@ def _seconds_left(request: Request) -> float | None:
 _SUMMED: Final = (
     "running",
     "waiting",
+    "seats",
     "blocks_total",
     "blocks_free",
     "blocks_cached",

@@ -216,6 +216,8 @@ class EngineCore:
             cost=scheduler.policy.cost.coefficients,
             cost_error=scheduler.policy.cost.error,
             backlog_seconds=scheduler.policy.first_token_seconds(scheduler.backlog()),
+            seats=scheduler.num_seats,
+            seat_seconds=scheduler.policy.seat_seconds(scheduler.num_seats),
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.speculation.num_draft_tokens,
             accepted_tokens_total=scheduler.outputs.num_accepted_tokens,
@@ -260,7 +262,7 @@ class EngineCore:
         self._last, self._last_sequences, self._last_seconds = StepWork.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
-        self.scheduler.policy.observe(self._last, seconds, ended)
+        self.scheduler.policy.observe(self._last, seconds, self._last_sequences, ended)
         predicted = self.scheduler.policy.cost.last_prediction + drafting
         self._untold.append(StepRecord(self._last.tokens, self._last_sequences, predicted, in_all))
 

@@ -101,7 +101,7 @@ BOUNDS: Final[dict[str, tuple[float, float]]] = {
 class Request:
     """One admitted generation. `emitted` holds output tokens that an earlier engine process has given out (replay). The
     engine prefills them again and never emits them twice. `cache_salt` keeps prefix blocks of different owners
-    apart."""
+    apart. Owners who wait for one engine take turns."""
 
     id: str
     token_ids: tuple[int, ...]
@@ -111,6 +111,7 @@ class Request:
     deadline: float | None = None
     emitted: tuple[int, ...] = ()
     cache_salt: str = ""
+    owner: str = ""
     emitted_prompt_logprobs: int = 0
     """As `emitted`, for prompt positions: the number of their logprobs that were given out."""
     adapter: str = ""
@@ -172,6 +173,10 @@ class EngineStats:
     """Mean absolute relative error of the cost line's last predictions."""
     backlog_seconds: float = 0.0
     """Forecast seconds until every known prompt has its first token."""
+    seats: int = 0
+    """Sequences that can run at once; 0 where that is not known."""
+    seat_seconds: float = 0.0
+    """Forecast seconds from one seat of a full batch that becomes free to the next; 0 before it is known."""
     hopeless_total: int = 0
     """Requests that ended before their first step because their deadline could not be met."""
     draft_tokens_total: int = 0

@@ -29,6 +29,7 @@ def backlog_of(
         tokens=tokens,
         attention=sum(chunk_attention(computed, left) for computed, left in prefills),
         unseated=max(0, len(running) + len(waiting) - max_num_seqs),
+        seats=max_num_seqs,
         copy_seconds=blocks.copy_seconds(offloaded, blocks.blocks_for(tokens)),
     )
 

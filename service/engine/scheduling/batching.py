@@ -13,7 +13,7 @@ from typing import Final
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 
-_MEMORY: Final = 0.99
+_KEPT: Final = 0.98  # of what is known of answers, when one more ends: the last fifty count
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
 _CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
@@ -59,8 +59,8 @@ class ModelOffer(Offer):
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The work ahead of a first token, its own prompt included. `prefills` sequences have `tokens` of prefill left.
-    `decodes` run beside them. `unseated` sequences must end before the batch has a free seat. `copy_seconds` is the
-    time of copies to and from the offload file. Cached prefixes cost only their copies."""
+    `decodes` run beside them. `unseated` sequences must end before the batch of `seats` has a free one. `copy_seconds`
+    is the time of copies to and from the offload file. Cached prefixes cost only their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
@@ -68,19 +68,19 @@ class Backlog:
     tokens: int = 0
     attention: float = 0.0
     unseated: int = 0
+    seats: int = 1
     copy_seconds: float = 0.0
 
 
 class BatchingPolicy:
-    """Makes budgets, numbers of drafts, and forecasts. Owns the cost line and the observed rate of ended sequences."""
+    """Makes budgets, numbers of drafts, and forecasts. Owns the cost line and what answers were seen to take."""
 
     def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.min_prefill_tokens = min_prefill_tokens
         self.inter_token_latency_target = inter_token_latency_target
         self.cost = CostLine()
-        self._busy_seconds = 0.0
-        self._ends = 0.0
+        self._steps = self._rows = self._seconds = self._ends = 0.0
 
     def step_budget(self, decodes: int, kv_tokens: int, prefills: int) -> StepBudget:
         """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
@@ -211,7 +211,7 @@ class BatchingPolicy:
         0 while too few steps are measured.
 
         Prefill goes in chunks that the budget leaves beside the decodes. A request without a seat waits for other
-        sequences to end, at their rate per second of computing so far.
+        sequences to end.
         """
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
@@ -222,8 +222,19 @@ class BatchingPolicy:
             steps += int(backlog.copy_seconds / budget.seconds)
         prefill = self.cost.prefill_seconds(backlog.tokens, backlog.attention) + backlog.copy_seconds
         prefill += steps * self.cost.predict(beside)
-        seats = backlog.unseated * self._busy_seconds / self._ends if self._ends else 0.0
-        return max(prefill, seats)
+        return max(prefill, backlog.unseated * self.seat_seconds(backlog.seats))
+
+    def seat_seconds(self, seats: int) -> float:
+        """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended.
+
+        An answer of `s` steps takes s · a / seats of the constants, which its steps share with the others', and all of
+        what it adds to them. So answers that came alone say how long a crowd of them takes.
+        """
+        if not self._ends:
+            return 0.0
+        constant = self.cost.coefficients[0]
+        own = max(0.0, self._seconds - constant * self._steps)
+        return (constant * self._rows / max(1, seats) + own) / self._ends
 
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
         """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
@@ -238,11 +249,14 @@ class BatchingPolicy:
         """Returns the cost of the block at `index` of a sequence in a prefill. A later block costs more."""
         return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
 
-    def observe(self, work: StepWork, seconds: float, ends: int = 0) -> None:
-        """Learns that one step took `seconds`, and that `ends` sequences ended with it."""
+    def observe(self, work: StepWork, seconds: float, rows: int = 1, ends: int = 0) -> None:
+        """Learns that one step of `rows` sequences took `seconds`, and that `ends` of them ended with it."""
         self.cost.observe(work, seconds)
-        self._busy_seconds = _MEMORY * self._busy_seconds + seconds
-        self._ends = _MEMORY * self._ends + ends
+        kept = _KEPT**ends
+        self._steps = kept * self._steps + 1
+        self._rows = kept * self._rows + rows
+        self._seconds = kept * self._seconds + seconds
+        self._ends = kept * self._ends + ends
 
     def row_seconds(self, context: int) -> float:
         """Returns the seconds of one more decode row over `context` tokens."""

@@ -2,7 +2,7 @@
 
 There are no prefill and decode modes: a batch is (sequence, number of tokens) pairs. The scheduler knows no tensors,
 text or sockets, and time is an argument. Order of rank: higher priority first, then preempted sequences, then earlier
-arrival.
+arrival. Where several owners have sequences of one priority, they take turns (`FairShares`).
 
     waiting --admission: blocks promised for all known tokens--> running --token, deadline, abort, error--> finished
        ^                                                           |
@@ -23,6 +23,7 @@ from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.draft_model import DraftModel
+from service.engine.scheduling.fair_shares import FairShares
 from service.engine.scheduling.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
@@ -80,6 +81,7 @@ class Scheduler:
         self._yields = False
         self._share: BackgroundShare | None = None
         self._background = BackgroundShare()
+        self._shares = FairShares()
         self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
         self.outputs = self.outputs_type(blocks, self._remove)
 
@@ -108,6 +110,7 @@ class Scheduler:
         self._live[request.id] = sequence
         self._num_adapted += request.adapter != ""
         self._num_background += request.priority < 0
+        self._shares.enter(request.owner)
         if request.deadline is not None:
             heappush(self._deadlines, (request.deadline, request.id))
         known = self.prefill.known(sequence)
@@ -147,6 +150,7 @@ class Scheduler:
             self._share.seconds -= seconds - budget.seconds
         certain = self.speculation.certain(plan, reserve=len(self.running)) if self._speculation else {}
         scheduled = self._scheduled(plan, self._draft(plan, budget, certain), certain)
+        self._shares.charge(scheduled)
         return Batch(tuple(scheduled), self.blocks.take_copies())
 
     def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
@@ -175,6 +179,15 @@ class Scheduler:
         """Returns the backlog ahead of a client's request that arrives now."""
         running, waiting = (of_clients(each) if self._num_background else each for each in (self.running, self.waiting))
         return backlog_of(running, waiting, self.blocks, self._max_num_seqs)
+
+    @property
+    def num_seats(self) -> int:
+        """How many sequences can run at once: fewer than the configured maximum where those that run hold so many
+        blocks each that the pool is full before."""
+        used = self.blocks.num_blocks - self.blocks.num_free - self.blocks.num_cached
+        if not used or not self.running:
+            return self._max_num_seqs
+        return max(1, min(self._max_num_seqs, self.blocks.num_blocks * len(self.running) // used))
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint and
@@ -259,7 +272,7 @@ class Scheduler:
         """Admits waiting sequences. Leaves one block over for each running sequence, so that the next few steps do not
         preempt the admitted ones."""
         while self.waiting and (len(self.running) < self._max_num_seqs or self._made_way()):
-            sequence = self.waiting[0]
+            sequence = self._shares.first(self.waiting)
             if self._rests(sequence):
                 return
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
@@ -282,7 +295,7 @@ class Scheduler:
         return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
-        del self.waiting[0]
+        self.waiting.remove(sequence)
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_rank)
         if sequence.scheduled_at is None:
@@ -346,7 +359,7 @@ class Scheduler:
             deadline = sequence.request.deadline
             if deadline is None or sequence.status is not SequenceStatus.WAITING:
                 continue
-            waiting = self.waiting[: self.waiting.index(sequence) + 1]
+            waiting = self._shares.ahead(self.waiting, sequence)
             running = self.running if is_background(sequence) else of_clients(self.running)
             ahead = backlog_of(running, waiting, self.blocks, self._max_num_seqs)
             if self.policy.is_hopeless(ahead, deadline - now):
@@ -358,6 +371,7 @@ class Scheduler:
         del self._live[sequence.request.id]
         self._num_adapted -= sequence.request.adapter != ""
         self._num_background -= is_background(sequence)
+        self._shares.leave(sequence.request.owner)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.num_ended += 1

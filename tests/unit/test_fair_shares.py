@@ -1,0 +1,94 @@
+"""Owners of one engine have equal shares of it while all of them want more, whatever each sends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from service.engine.process.core import EngineCore
+from service.engine.scheduling.fair_shares import FairShares
+from tests.fakes import make_core, make_request, run_all
+
+SEATS = 4
+
+
+def core_of(**sent: int) -> EngineCore:
+    """A core of SEATS places with so many requests of each owner, the first owner's before the next one's."""
+    core = make_core(num_blocks=256, max_num_seqs=SEATS)
+    for at, (owner, count) in enumerate(sent.items()):
+        for number in range(count):
+            core.add(make_request(f"{owner}{number}", owner=owner, arrival=100.0 * at + number, max_tokens=8))
+    return core
+
+
+def ends(core: EngineCore) -> list[str]:
+    """The ids of all requests in the order of their ends."""
+    order = []
+    while core.has_work:
+        order += [output.request_id for output in core.step() if output.finish_reason is not None]
+    return order
+
+
+def jain(shares: list[int]) -> float:
+    """Jain's index of fairness: 1 where all shares are equal, 1/n where one has all."""
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
+def test_five_owners_with_long_lines_have_equal_shares() -> None:
+    order = ends(core_of(a=200, b=20, c=20, d=40, e=20))
+    shares = Counter(each[0] for each in order[:80])
+    assert jain([shares[owner] for owner in "abcde"]) >= 0.99, shares
+
+
+def test_shares_are_of_tokens_not_of_requests() -> None:
+    core = make_core(num_blocks=256, max_num_seqs=SEATS)
+    for number in range(60):
+        core.add(make_request(f"a{number}", owner="a", arrival=number, max_tokens=4))
+        core.add(make_request(f"b{number}", range(30), owner="b", arrival=number, max_tokens=30))
+    order = ends(core)[:40]
+    tokens = [sum(size for each in order if each[0] == owner) for owner, size in (("a", 3 + 4), ("b", 30 + 30))]
+    assert jain(tokens) >= 0.95, tokens
+
+
+def test_one_request_does_not_wait_behind_a_long_line() -> None:
+    assert ends(core_of(greedy=100, light=1)).index("light0") <= 2 * SEATS
+
+
+def test_who_was_away_has_saved_nothing_up() -> None:
+    shares, core = FairShares(), core_of(a=100)
+    for _ in range(50):
+        core.step()
+    for number in range(20):
+        core.add(make_request(f"b{number}", owner="b", arrival=1e3 + number, max_tokens=8))
+    order = [each[0] for each in ends(core)]
+    assert abs(order[:24].count("a") - order[:24].count("b")) <= SEATS + 1
+    assert not shares.is_shared
+
+
+def test_one_owner_is_served_in_order() -> None:
+    order = ends(core_of(a=12))
+    assert order == [f"a{number}" for number in range(12)]
+
+
+def test_a_higher_priority_comes_first_whoever_sends_it() -> None:
+    core = make_core(num_blocks=256, max_num_seqs=1)
+    for number in range(3):
+        core.add(make_request(f"a{number}", owner="a", arrival=number))
+        core.add(make_request(f"b{number}", owner="b", arrival=number, priority=1))
+    assert ends(core)[:3] == ["b0", "b1", "b2"]
+
+
+def test_a_deadline_counts_the_turns_of_the_others_and_not_their_line() -> None:
+    core = core_of(greedy=50, light=2)
+    shares, waiting = core.scheduler._shares, core.scheduler.waiting
+    ahead = shares.ahead(waiting, waiting[-1])
+    assert Counter(each.request.owner for each in ahead) == {"greedy": 2, "light": 2}
+    assert len(shares.ahead(waiting, waiting[49])) == 52
+
+
+@pytest.mark.parametrize("owners", [1, 3])
+def test_nothing_is_kept_of_owners_who_left(owners: int) -> None:
+    core = core_of(**{f"owner{number}": 5 for number in range(owners)})
+    run_all(core)
+    assert not core.scheduler._shares._tokens and not core.scheduler._shares.is_shared
