@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     )
     max_in_progress: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
     max_queue_seconds: float = Field(
-        default=10.0,
+        default=5.0,
         gt=0,
         description="Longest forecast wait for a place in a full batch; a request that would wait longer and has no "
         "`deadline_ms` is refused with 503 and a Retry-After.",

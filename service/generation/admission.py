@@ -108,7 +108,7 @@ class Admission:
             raise Overloaded(
                 f"The batch is full, and this request would wait about {seconds:.0f} s for a place in it: send it "
                 "again after Retry-After, or send `deadline_ms` to wait for longer",
-                retry_after=math.ceil(min(LONGEST_RETRY_SECONDS, seconds - self._longest_queue_seconds)),
+                retry_after=math.ceil(min(LONGEST_RETRY_SECONDS, seconds)),
                 queue_seconds=round(seconds, 1),
                 max_queue_seconds=self._longest_queue_seconds,
             )

@@ -49,17 +49,17 @@ async def test_every_sequence_takes_a_place(serve: Serve) -> None:
 
 
 async def test_a_full_batch_takes_no_more_than_it_gets_to_soon(serve: Serve) -> None:
-    """Four places, and one becomes free each 3 s: who would wait for longer than 10 s comes back later, or says that it
+    """Four places, and one becomes free each 3 s: who would wait for longer than 5 s comes back later, or says that it
     has time."""
     async with serve(engine={"hold": (hold := asyncio.Event())}) as world:
         world.engine.stats = replace(world.engine.stats, seats=4, seat_seconds=3.0)
-        waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(7)]
-        await until(lambda: len(world.engine.alive) == 7)
+        waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(5)]
+        await until(lambda: len(world.engine.alive) == 5)
         response = await world.client.post("/generate", json={"inputs": "x"})
         body = error(response, 503, "overloaded")
-        assert (body["queue_seconds"], body["max_queue_seconds"], response.headers["retry-after"]) == (12.0, 10.0, "2")
+        assert (body["queue_seconds"], body["max_queue_seconds"], response.headers["retry-after"]) == (6.0, 5.0, "6")
         patient = asyncio.create_task(world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000}))
-        await until(lambda: len(world.engine.alive) == 8)
+        await until(lambda: len(world.engine.alive) == 6)
         hold.set()
         assert {(await each).status_code for each in [*waiting, patient]} == {200}
         assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200

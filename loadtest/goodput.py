@@ -1,0 +1,158 @@
+"""How much of a server's work is still for somebody when more is asked of it than it can do.
+
+    python -m loadtest.goodput http://127.0.0.1:3000 --times 2 10
+
+First `--users` clients that ask again at once find the peak. Then requests arrive by chance (Poisson), so many times as
+fast. A client gives up after `--patience` seconds without its whole answer; goodput counts whole answers alone. A
+refused client does not come back here. Beside the load `/livez` is asked ten times a second. When the load has ended,
+one request a second tells how long until a first token is as quick as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import aiohttp
+
+WORDS = ["rice", "kimchi", "egg", "spinach", "carrot", "tofu", "seaweed", "sesame", "radish", "mushroom"]
+RECOVERED = 2.0
+"""Times the calm first token: what counts as before."""
+
+
+@dataclass
+class Tally:
+    """What came of the requests of one load."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    firsts: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    livez: list[float] = field(default_factory=list)
+
+
+class Clients:
+    """Clients of one server; `words` are of a prompt, `tokens` of an answer."""
+
+    def __init__(self, session: aiohttp.ClientSession, words: int, tokens: int, patience: float) -> None:
+        self._session = session
+        self._words, self._tokens, self._patience = words, tokens, patience
+        self._random = random.Random(7)
+
+    async def ask(self, tally: Tally) -> None:
+        """Sends one request and adds what came of it."""
+        began, tokens = time.monotonic(), 0
+        prompt = " ".join(self._random.choices(WORDS, k=self._words))
+        body = {"inputs": prompt, "parameters": {"max_new_tokens": self._tokens, "ignore_eos": True}}
+        try:
+            async with asyncio.timeout(self._patience), self._session.post("/generate_stream", json=body) as response:
+                if response.status != 200:
+                    tally.waits += [float(response.headers["Retry-After"])] if response.status == 503 else []
+                    tally.ends[f"status {response.status}"] += 1
+                    return
+                async for line in response.content:
+                    if line.startswith(b"data:"):
+                        if not tokens:
+                            tally.firsts.append(time.monotonic() - began)
+                        tokens += 1
+        except TimeoutError:
+            tally.ends["gave up"] += 1
+        except aiohttp.ClientError as error:
+            tally.ends[type(error).__name__] += 1
+        else:
+            tally.ends["whole"] += 1
+            tally.tokens += tokens
+
+    async def again_and_again(self, users: int, seconds: float) -> Tally:
+        """Returns what `users` clients get who ask again at once."""
+        tally, end = Tally(), time.monotonic() + seconds
+
+        async def user() -> None:
+            while time.monotonic() < end:
+                await self.ask(tally)
+
+        await asyncio.gather(*(user() for _ in range(users)))
+        return tally
+
+    async def arriving(self, rate: float, seconds: float, calm: float) -> tuple[Tally, float]:
+        """Returns what clients get that arrive `rate` times a second, and how long after the last of them a first token
+        is as quick as `calm` again."""
+        tally, tasks, end = Tally(), set[asyncio.Task[None]](), time.monotonic() + seconds
+        alive = asyncio.create_task(self._alive(tally))
+        due = time.monotonic()
+        while (due := due + self._random.expovariate(rate)) < end:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            tasks.add(task := asyncio.create_task(self.ask(tally)))
+            task.add_done_callback(tasks.discard)
+        alive.cancel()
+        seconds = await self._calm_again(calm)
+        await asyncio.gather(*tasks)
+        return tally, seconds
+
+    async def _alive(self, tally: Tally) -> None:
+        while True:
+            began = time.monotonic()
+            async with self._session.get("/livez") as response:
+                await response.read()
+            tally.livez.append(time.monotonic() - began)
+            await asyncio.sleep(0.1)
+
+    async def _calm_again(self, calm: float) -> float:
+        """Returns the seconds until a first token comes within RECOVERED times `calm`; 60 at most."""
+        began = time.monotonic()
+        while time.monotonic() - began < 60:
+            tally, sent = Tally(), time.monotonic()
+            await self.ask(tally)
+            if tally.firsts and tally.firsts[0] <= RECOVERED * calm:
+                return sent - began
+            await asyncio.sleep(0.2)
+        return 60.0
+
+
+def quantile(values: list[float], q: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
+
+
+async def measure(args: argparse.Namespace) -> None:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(args.url, connector=connector) as session:
+        clients = Clients(session, args.words, args.tokens, args.patience)
+        calm = Tally()
+        for _ in range(10):
+            await clients.ask(calm)
+        first = quantile(calm.firsts, 0.5)
+        if not first:
+            raise SystemExit(f"{args.url} does not answer: {dict(calm.ends)}")
+        whole = (await clients.again_and_again(args.users, args.seconds)).ends["whole"]
+        peak = whole / args.seconds
+        print(f"peak    {peak:.2f} answers a second with {args.users} users; a calm first token {first * 1e3:.0f} ms")
+        for times in args.times:
+            tally, recovered = await clients.arriving(times * peak, args.seconds, first)
+            goodput = tally.ends["whole"] / args.seconds / peak
+            print(
+                f"{times:>4g}x   goodput {goodput:.2f} of the peak; {dict(tally.ends)}; first token p50 "
+                f"{quantile(tally.firsts, 0.5):.2f} s, p95 {quantile(tally.firsts, 0.95):.2f} s; Retry-After p50 "
+                f"{quantile(tally.waits, 0.5):.0f} s; /livez p99 {quantile(tally.livez, 0.99) * 1e3:.0f} ms; calm "
+                f"{recovered:.1f} s after the last arrival",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("--times", type=float, nargs="+", default=[2.0, 10.0])
+    parser.add_argument("--users", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--patience", type=float, default=20.0)
+    parser.add_argument("--words", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=64)
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
