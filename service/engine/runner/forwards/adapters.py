@@ -84,7 +84,7 @@ class Adapted:
             self._rows = ((), ())
 
     def adapter_rows(self, layer: nn.Module, rows: int) -> Seq[AdapterRows]:
-        """Returns the adapter rows of a layer that gets `count` rows. Raises CannotServe if these are not the
+        """Returns the adapter rows of a layer that gets so many `rows`. Raises CannotServe if these are not the
         step's."""
         if self._counts is not None and rows != self._counts[layer is self._head]:
             raise CannotServe("a linear layer that the adapter changes is given other rows than the step's")
