@@ -100,7 +100,7 @@ class Node:
         try:
             head.send(Phase("fetching"))
             repository = open_repository(self._settings)
-            manifest = _found(repository, order)
+            manifest = _served_version(repository, order)
             self._lease = repository.lease(manifest)
             repository.fetch(manifest)
             head.send(Phase("checking files"))
@@ -224,7 +224,7 @@ class Node:
             self._say(sentence)
 
 
-def _found(repository: Repository, order: Order) -> Manifest:
+def _served_version(repository: Repository, order: Order) -> Manifest:
     """Returns the version that the head serves. Raises Conflict for another content, and what the repository does."""
     try:
         manifest = repository.resolve(order.reference)

@@ -59,12 +59,12 @@ class ChatInput(Options, Messages):
     """A chat to answer; with `session_id`, the session's new messages."""
 
 
-def generate_body(asked: dict[str, object]) -> dict[str, object]:
+def generate_body(fields: dict[str, object]) -> dict[str, object]:
     """Returns the fields of an input as `POST /generate` takes them; leaves out absent fields."""
-    given = {("inputs" if name == "prompt" else name): value for name, value in asked.items() if value is not None}
-    others = given.pop("parameters", None)
-    body: dict[str, object] = {name: given.pop(name) for name in BODY if name in given}
-    parameters = {**(others if isinstance(others, dict) else {}), **given}
+    renamed = {("inputs" if name == "prompt" else name): value for name, value in fields.items() if value is not None}
+    others = renamed.pop("parameters", None)
+    body: dict[str, object] = {name: renamed.pop(name) for name in BODY if name in renamed}
+    parameters = {**(others if isinstance(others, dict) else {}), **renamed}
     return {**body, "parameters": parameters} if parameters else body
 
 
@@ -119,9 +119,9 @@ async def post(app: ASGIApp, request: Request, path: str, body: Mapping[str, obj
     return reply
 
 
-def _scope(asked: Scope, path: str, length: int) -> Scope:
-    headers = [(name, value) for name, value in asked["headers"] if name not in OWN]
+def _scope(outer: Scope, path: str, length: int) -> Scope:
+    headers = [(name, value) for name, value in outer["headers"] if name not in OWN]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
-    shared = {key: asked[key] for key in SHARED if key in asked}
+    shared = {key: outer[key] for key in SHARED if key in outer}
     own = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
-    return {**shared, **own, "state": dict(asked.get("state", {}))}
+    return {**shared, **own, "state": dict(outer.get("state", {}))}

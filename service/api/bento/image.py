@@ -68,12 +68,12 @@ def carried_models(sources: Path = SOURCES) -> dict[str, Path]:
     if not description.is_file():
         return {}
     named = [str(each["tag"]) for each in yaml.safe_load(description.read_text()).get("models") or ()]
-    found = {}
+    carried = {}
     for reference in named:
         try:
             model = bentoml.models.get(reference)
         except bentoml.exceptions.NotFound:
             continue
         if str(model.tag) == reference:
-            found[reference] = Path(model.path)
-    return found
+            carried[reference] = Path(model.path)
+    return carried

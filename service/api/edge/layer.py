@@ -167,5 +167,5 @@ class _Exchange:
 
 def _request_id(scope: Scope) -> str:
     """Returns the client's own id where it is safe to repeat in headers and logs, else a new one."""
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    sent = Headers(scope=scope).get("x-request-id", "")
+    return sent if REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex

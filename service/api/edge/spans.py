@@ -41,10 +41,10 @@ def generation_attributes(generation: Generation) -> dict[str, Any]:
     answers = generation.opening.answers
     request = answers[0].request if answers else generation.requests[0]
     known = {**_answered(answers), **_served(answers), **_receipt(answers)} if answers else {}
-    return {**_asked(request, len(generation.requests)), "gen_ai.request.stream": generation.is_streamed, **known}
+    return {**_requested(request, len(generation.requests)), "gen_ai.request.stream": generation.is_streamed, **known}
 
 
-def _asked(request: GenerationRequest, prompts: int) -> dict[str, Any]:
+def _requested(request: GenerationRequest, prompts: int) -> dict[str, Any]:
     """Returns the parameters. Stop strings are a client's words, and so is the name of a model that is not there."""
     is_chat = request.turn is not None or isinstance(request.source, Chat)
     sampling, choices = request.sampling, request.n * prompts

@@ -32,21 +32,21 @@ M = TypeVar("M", bound=BaseModel)
 def without_unknown(request: Request, model: type[M], body: dict[str, Any]) -> M:
     """Returns the model of a body without its unknown fields, which the response will name. Raises InvalidRequest or
     UnsupportedField about any other field."""
-    given, ignored = body, list[str]()
+    fields, ignored = body, list[str]()
     for round_ in range(_ROUNDS):
         try:
-            found = model.model_validate(given)
+            parsed = model.model_validate(fields)
         except ValidationError as error:
             unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
-            given = given if ignored else deepcopy(body)
-            if round_ == _ROUNDS - 1 or not unknown or not all(_removed(given, place) for place in unknown):
+            fields = fields if ignored else deepcopy(body)
+            if round_ == _ROUNDS - 1 or not unknown or not all(_removed(fields, place) for place in unknown):
                 raise refusal_of(error) from None
             ignored += [field_name(place) for place in unknown]
         else:
             break
     if ignored:
         request.state.ignored_fields = ", ".join(quote(each, safe=".[]_-") for each in ignored[:_MOST_NAMED])
-    return found
+    return parsed
 
 
 def _removed(value: Any, place: tuple[int | str, ...]) -> bool:
@@ -147,11 +147,11 @@ def _declares_no_body(request: Request) -> bool:
     return request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
 
 
-def _check_type(request: Request, wanted: str = "application/json") -> None:
+def _check_type(request: Request, content_type: str = "application/json") -> None:
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
-    if kind.strip().lower() != wanted or charset not in ("", "utf-8", "utf8"):
-        raise UnsupportedMediaType(f"Send the body as UTF-8 JSON with the header Content-Type: {wanted}")
+    if kind.strip().lower() != content_type or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType(f"Send the body as UTF-8 JSON with the header Content-Type: {content_type}")
     _check_encoding(request)
 
 

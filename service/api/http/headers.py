@@ -66,9 +66,9 @@ def note_body(http: Request, raw: bytes) -> None:
 
 def key_of(http: Request) -> IdempotencyKey | None:
     """Returns the key; None where the request has none. Raises InvalidRequest for a text that cannot be a key."""
-    given = http.headers.getlist(HEADER)
-    if not given:
+    keys = http.headers.getlist(HEADER)
+    if not keys:
         return None
-    if len(given) > 1 or not _KEY.fullmatch(given[0]):
+    if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
         raise InvalidRequest(f"{HEADER} must be one key of 1 to 255 visible ASCII characters", param=HEADER)
-    return IdempotencyKey(http.state.owner, given[0], http.state.body_hash)
+    return IdempotencyKey(http.state.owner, keys[0], http.state.body_hash)

@@ -42,8 +42,8 @@ def prefers_html(accept: str) -> bool:
     >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("*/*"), prefers_html("text/html;q=0")
     (True, False, False)
     """
-    wanted = dict(map(_range, accept.split(",")))
-    return wanted.get(HTML, 0) > 0 and wanted[HTML] >= wanted.get("application/json", 0)
+    qualities = dict(map(_range, accept.split(",")))
+    return qualities.get(HTML, 0) > 0 and qualities[HTML] >= qualities.get("application/json", 0)
 
 
 def _range(text: str) -> tuple[str, float]:
