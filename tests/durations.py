@@ -19,10 +19,11 @@ from typing import Any, Final
 
 import pytest
 
+from tests.proofs import PROOFS
 from tests.tiers import SLOW, function_of, names
 
-ENTERS: Final = 0.4
-LEAVES: Final = 0.25
+ENTERS: Final = 0.3
+LEAVES: Final = 0.2
 """Seconds a case from which it is slow, and below which a slow one is quick again: what is between stays as it is."""
 ROOT: Final = Path(__file__).parent.parent
 
@@ -186,13 +187,14 @@ def borne(running: Mapping[str, Case], all_cases: Iterable[Case]) -> dict[str, f
 
 def listed(cases: Mapping[str, Case], before: Iterable[str]) -> list[str]:
     """Returns the lines: a function where most of its cases are slow, else each slow case. Lines of functions that did
-    not run stay while the functions are there."""
+    not run stay while the functions are there; where only quick cases ran, all lines do."""
     ran = {name: case for name, case in cases.items() if not case.skipped}
     slow, before = slow_cases(ran, before), set(before)
     functions = defaultdict[str, list[str]](list)
     for name in ran:
         functions[function_of(name)].append(name)
-    lines = {line for line in before if function_of(line) not in functions and is_there(line)}
+    only_quick = not any(names(before, name) and not names(PROOFS, name) for name in ran)
+    lines = {line for line in before if (only_quick or function_of(line) not in functions) and is_there(line)}
     for function, its in functions.items():
         found = slow & set(its)
         lines |= {function} if 2 * len(found) > len(its) else found

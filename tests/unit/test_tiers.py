@@ -78,7 +78,7 @@ def test_what_is_between_the_bounds_stays_where_it_was() -> None:
 
 
 def test_a_shared_fixture_is_borne_by_all_that_use_it() -> None:
-    many = {f"a::f{number}": case(0.01, "server", sets_up=3.0 * (number == 0)) for number in range(10)}
+    many = {f"a::f{number}": case(0.01, "server", sets_up=5 * ENTERS * (number == 0)) for number in range(10)}
     assert listed(many, []) == []
     assert listed(dict(list(many.items())[:3]), []) == ["a::f0", "a::f1", "a::f2"]
     dear = {f"a::g{number}": case(9, "server") for number in range(8)}
@@ -90,6 +90,8 @@ def test_what_did_not_run_stays_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durations, "is_there", lambda line: "gone" not in line)
     before = ["a::elsewhere", "a::gone", "a::skipped[1]"]
     assert listed({"a::skipped[1]": case(0, skipped=True)}, before) == ["a::elsewhere", "a::skipped[1]"]
+    assert listed({"a::f[1]": case(0)}, ["a::f[2]"]) == ["a::f[2]"], "only quick ones ran"
+    assert listed({"a::f[1]": case(0), "a::g": case(9)}, ["a::f[2]", "a::g"]) == ["a::g"]
 
 
 def test_a_run_is_recorded(tmp_path: Path) -> None:
