@@ -27,13 +27,16 @@ The module knows no HTTP library: `api.http.errors` maps this tree to bodies. Ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 Number = int | float
 
 
 class DosirakError(Exception):
-    """`numbers` are merged into the error body (for example `window`, `needed_tokens`)."""
+    """`numbers` are merged into the error body (for example `window`, `needed_tokens`). `fields` are names of ours, of
+    which the sentence and `param` hold each once, and which dialects spell in their own way; all other words are the
+    client's, or said the same to everybody."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
@@ -42,9 +45,16 @@ class DosirakError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(
-        self, message: str, *, param: str | None = None, retry_after: float | None = None, **numbers: Number
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        fields: Sequence[str] = (),
+        **numbers: Number,
     ) -> None:
         super().__init__(message)
+        self.fields = fields
         self.message = message
         self.param = param
         self.retry_after = retry_after

@@ -5,6 +5,7 @@ answer behind it. The module knows names, bounds and numbers; no tokens, no mess
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from service.context.policies import POLICIES, Policy
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
@@ -126,6 +127,7 @@ class Budget:
                 f"{self.reserve} tokens are asked for the answer; this version's decoder has {self.answer_window}: "
                 f"lower max_new_tokens by {self.reserve - self.answer_window}.",
                 param="max_new_tokens",
+                fields=("max_new_tokens",),
                 window=self.answer_window,
                 needed_tokens=self.reserve,
                 reserve=self.reserve,
@@ -136,19 +138,21 @@ class Budget:
         if used <= self.limit:
             return
         over, room = used - self.limit, self.window - used
-        change = f"shorten the input by {over} tokens"
+        change, needed = f"shorten the input by {over} tokens", self.needed(used)
+        refused = partial(ContextOverflow, param=param, window=self.window, needed_tokens=needed, reserve=self.reserve)
         if self.limit < self.window - self.needed(0):
-            change += f" or raise context.max_input_tokens ({self.limit})"
-        elif room > 0 and self.options.reserve_output_tokens is not None:
+            raise refused(
+                f"The prompt has {used} tokens, and context.max_input_tokens lets {self.limit} in: {change} or raise "
+                "context.max_input_tokens.",
+                prompt_tokens=used,
+                max_input_tokens=self.limit,
+            )
+        if room > 0 and self.options.reserve_output_tokens is not None:
             change += f" or lower context.reserve_output_tokens to {room}"
         elif room > 0 and self.max_new_tokens is not None:
             change += f" or lower max_new_tokens to {room}"
-        needed = self.needed(used)
         answer = f" and {self.reserve} are reserved for the answer, {needed} together"
-        raise ContextOverflow(
+        raise refused(
             f"The prompt has {used} tokens{answer if self.is_shared else ''}; the window has {self.window}: {change}.",
-            param=param,
-            window=self.window,
-            needed_tokens=needed,
-            reserve=self.reserve,
+            fields=("max_new_tokens",),
         )

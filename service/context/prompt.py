@@ -113,7 +113,9 @@ def build_prompt(
     budget.require_answer()
     if isinstance(source, Chat):
         if truncate is not None:
-            raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
+            raise UnsupportedField(
+                "`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate", fields=("inputs",)
+            )
         return _chat_prompt(tokenizer, budget, source, tuple(documents))
     _refuse_turns(budget.options)
     if documents:
@@ -142,6 +144,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
             "This version's chat template writes nothing for these messages, and no answer can follow an empty prompt: "
             "send other messages, or `inputs` instead.",
             param="messages",
+            fields=("inputs",),
         )
     if placed:
         _require_documents(budget, trimmed, [each for _, each in placed])

@@ -106,6 +106,7 @@ def window_of(request: GenerationRequest, deployment: Deployment) -> int:
             f"`max_window` is {requested}, and the window of {deployment.manifest.reference} has {window} tokens: "
             "lower it or remove it",
             param="max_window",
+            fields=("max_window",),
             window=window,
         )
     return requested
@@ -137,6 +138,7 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
         f"{used + room} for one request: shorten the prompt, lower max_new_tokens, or give the server a larger "
         "DOSIRAK_KV_CACHE_BYTES",
         param="max_new_tokens",
+        fields=("max_new_tokens",),
         window=used + room,
         needed_tokens=used + least,
         reserve=least,

@@ -197,7 +197,9 @@ class ChatEncoder:
         template, an empty chat, a role that is no word, lone surrogates, a template's refusal, and tool calls that the
         template leaves out."""
         if self._template is None:
-            raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
+            raise InvalidRequest(
+                "This version has no chat template; send `inputs` instead.", param="messages", fields=("inputs",)
+            )
         chat = self._marked(messages, documents)
         has_tools = any(message.tool_calls or message.role == "tool" for message in messages)
         render = partial(self._rendered, chat, generation_prompt=add_generation_prompt, now=datetime.now())
@@ -216,7 +218,9 @@ class ChatEncoder:
     def count(self, messages: tuple[Message, ...], documents: tuple[Document, ...], memory: Memory) -> int:
         """Returns the number of tokens of `encode` with the generation prompt. It does not check tool calls."""
         if self._template is None:
-            raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
+            raise InvalidRequest(
+                "This version has no chat template; send `inputs` instead.", param="messages", fields=("inputs",)
+            )
         chat = self._marked(messages, documents)
         text = self._rendered(chat, chat.messages, chat.documents, generation_prompt=True)
         return len(self._quoted_pieces(text, chat.quoted)) if chat.quoted else memory.count(text)

@@ -45,7 +45,9 @@ def require_text(text: str, param: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidRequest(
-            f"`{param}` holds a lone surrogate at character {error.start}; send well-formed Unicode.", param=param
+            f"`{param}` holds a lone surrogate at character {error.start}; send well-formed Unicode.",
+            param=param,
+            fields=(param,),
         ) from None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -12,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from service.api.deps import Service, ServiceDep
 from service.api.edge.cookie import Cookie
 from service.api.http.pages import UI
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, NotFound, Unavailable
 from service.ui import assets
 from service.ui.frame import frame, sign_in_page
 from service.ui.screens import MISSING, SCREENS, START, Screen
@@ -24,10 +25,25 @@ router = APIRouter(prefix=UI, include_in_schema=False)
 
 def _shows(screen: Screen) -> Callable[[Request, Service], Awaitable[Response]]:
     async def show(http: Request, service: ServiceDep) -> Response:
+        if await asyncio.to_thread(_lacks, service, http.path_params):
+            return await missing(http, service)
         places = {**http.query_params, **http.path_params}
         return frame(http, screen, places, keyed=service.settings.admin_key is not None)
 
     return show
+
+
+def _lacks(service: Service, places: Mapping[str, str]) -> bool:
+    """Returns whether there is no such model, or no such version."""
+    if "model" not in places:
+        return False
+    try:
+        service.deployments.resolve(":".join(places[part] for part in ("model", "version") if part in places))
+    except (NotFound, InvalidRequest):
+        return True
+    except Unavailable:  # it is damaged, as its page says
+        return False
+    return False
 
 
 for _screen in SCREENS:
@@ -79,7 +95,7 @@ async def sign_out(service: ServiceDep) -> Response:
 
 @router.get("/{path:path}")
 async def missing(http: Request, service: ServiceDep) -> Response:
-    """Returns the page of an address that no screen has."""
+    """Returns the page of an address that no screen has, or of what is not there."""
     return frame(http, MISSING, {}, keyed=service.settings.admin_key is not None, status=404)
 
 

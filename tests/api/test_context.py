@@ -94,6 +94,20 @@ async def test_what_cannot_be_done_is_refused_by_name(world: World) -> None:
         assert named in body["error"]
 
 
+async def test_a_budget_of_the_request_is_refused_with_its_own_number(world: World) -> None:
+    context = {"max_input_tokens": 9}
+    asked: dict[str, Any] = {"messages": TALK[1:], "context": context}
+    body = error(await world.client.post("/generate", json=asked), 422, "context_overflow")
+    used = body["prompt_tokens"]
+    assert f"The prompt has {used} tokens, and context.max_input_tokens lets 9 in" in body["error"]
+    assert (body["max_input_tokens"], body["window"]) == (9, WINDOW)
+    asked["max_tokens"] = 5
+    told = (await world.client.post("/v1/chat/completions", json=asked)).json()["error"]["message"]
+    assert told.startswith("This model's maximum context length is 9 tokens.") and str(WINDOW) not in told
+    told = (await world.client.post("/v1/messages", json={**asked, "model": "demo"})).json()["error"]["message"]
+    assert told.startswith(f"prompt is too long: {used} tokens > 9 maximum.") and str(WINDOW) not in told
+
+
 async def test_policies_act_on_turns(world: World) -> None:
     body = {"inputs": "hello", "context": {"policy": "window"}}
     assert "messages" in error(await world.client.post("/generate", json=body), 422, "unsupported_field")["error"]

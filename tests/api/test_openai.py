@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -266,6 +267,19 @@ async def test_models(world: World) -> None:
     openai_error(await world.client.get("/v1/models/..%2f..%2fetc"), 404, "not_found")
 
 
+async def test_models_are_read_beside_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, readers = world.deployments.repository, set[int]()
+    versions = repository.versions
+
+    def read(name: str) -> Any:
+        readers.add(get_ident())
+        return versions(name)
+
+    monkeypatch.setattr(repository, "versions", read)
+    assert (await world.client.get("/v1/models")).status_code == 200
+    assert len(readers) == 1 and get_ident() not in readers
+
+
 async def test_overflow_has_openais_code(world: World) -> None:
     body = {"messages": [{"role": "user", "content": "a" * 600}], "max_tokens": 5}
     refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "context_length_exceeded")
@@ -275,6 +289,35 @@ async def test_overflow_has_openais_code(world: World) -> None:
     refused = openai_error(await world.client.post("/v1/completions", json=body), 400, "context_length_exceeded")
     assert "lower max_tokens to 12" in refused["message"]
     assert refused["param"] == "prompt"
+
+
+OWN_WORDS = ("inputs-7b", "max_new_tokens", "input_ids")
+
+
+async def test_an_error_says_a_clients_own_words_as_they_are(world: World) -> None:
+    """Names of our fields are said in the dialect's words; what the client wrote never is."""
+    for word in OWN_WORDS:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "model": word}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], word: 1}),
+            ("/v1/completions", {"prompt": "hi", word: 1}),
+            ("/api/generate", {"prompt": "hi", "model": word}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "model": word}),
+        ):
+            told = (await world.client.post(path, json=body)).json()["error"]
+            sentence = told if isinstance(told, str) else told["message"]
+            assert word in sentence, (path, sentence)
+            assert isinstance(told, str) or word not in body or told["param"] == word
+
+
+async def test_a_wrong_parameter_of_an_address_is_refused_by_name(world: World) -> None:
+    for path, name, rule in (
+        ("/v1/models?limit=0", "limit", "at least 1"),
+        ("/v1/chat/completions?limit=x", "limit", "integer"),
+        ("/v1/files?order=up", "order", "asc"),
+    ):
+        refused = openai_error(await world.client.get(path), 400, "invalid_request")
+        assert refused["param"] == name and f"`{name}`" in refused["message"] and rule in refused["message"], refused
 
 
 @pytest.mark.parametrize("stream", [False, True])

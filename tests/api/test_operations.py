@@ -13,11 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
+from service.api.http.errors import ErrorDialect, error_dialect
+from service.api.router import plain_routes
 from service.engine.client.engine import EngineState
 from service.engine.protocol.messages import EngineStats
 from service.engine.protocol.work import SlowPath
 from service.evaluation.host import measured
 from service.evaluation.host.machine import Host, processor
+from service.ui import routes as ui
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import INFO, URL, WINDOW, World, publish, serving
@@ -248,6 +251,25 @@ async def test_one_log_line_a_request_and_never_a_prompt(world: World) -> None:
         1
     ].keys()
     assert lines[2]["code"] == "unsupported_field"
+
+
+def test_a_route_that_openai_lacks_errs_in_our_words() -> None:
+    theirs = {"openai", "anthropic", "responses", "files", "batches"}
+    routes = [route for route in plain_routes(ui) if route.path.startswith("/v1/")]
+    for route in routes:
+        tags: list[str] = route.tags  # type: ignore[attr-defined]
+        assert (error_dialect(route.path) is ErrorDialect.NATIVE) != bool(theirs & set(tags)), route.path
+    assert len(routes) > 50
+
+
+@pytest.mark.parametrize(("path", "asked"), [("/v1/chat/completions", "messages"), ("/v1/responses", "input")])
+async def test_the_log_has_the_beginnings_of_metadata(world: World, path: str, asked: str) -> None:
+    body = {"model": "demo", asked: [{"role": "user", "content": "hi"}], "store": False}
+    told = {"order": "7" * 512, "k" * 64: "v"}
+    with capture_logs() as lines:
+        response = await world.client.post(path, json={**body, "metadata": told, "prompt_cache_key": "a chat"})
+    assert response.status_code == 200, response.text
+    assert lines[0]["metadata"] == {"order": "7" * 32, "k" * 32: "v"} and lines[0]["prompt_cache_key"] == "a chat"
 
 
 async def test_a_defect_of_ours_is_logged_once_and_tells_nothing(world: World) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import time
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 import pytest
@@ -56,6 +57,13 @@ async def test_an_address_without_a_screen_says_so_and_a_missing_file_is_none(sh
     assert response.status_code == 404 and "<h1>No such page</h1>" in response.text
     for path in ("nothing.js", "../frame.py", "%2e%2e/frame.py", "strings/../frame.py", "templates/frame.html"):
         assert (await shared.client.get(f"/ui/static/x/{path}")).status_code == 404, path
+
+
+@pytest.mark.parametrize("rest", ["", "/compare", "/aliases/production", "/aliases/production/rollout", "/versions/1"])
+async def test_a_model_or_version_that_is_not_there_has_no_page(shared: World, rest: str) -> None:
+    for address in (f"/ui/models/no-such{rest}", f"/ui/models/%20{rest}", "/ui/models/demo/versions/99"):
+        response = await shared.client.get(address)
+        assert response.status_code == 404 and "<h1>No such page</h1>" in response.text, address
 
 
 async def test_a_file_of_another_build_is_not_kept(shared: World) -> None:
@@ -196,6 +204,20 @@ async def test_signing_out_takes_the_cookie_away(keyed: World) -> None:
     assert (await keyed.client.post("/ui/sign-out", headers=jar)).status_code == 403
     response = await keyed.client.post("/ui/sign-out", headers={**jar, **SAME})
     assert response.status_code == 303 and "Max-Age=0" in response.headers["set-cookie"]
+
+
+MALFORMED: Final = ("a b=c", '"', 'x="no end', '{"a": 1}', "a=b=c", "é=ü", "=", "[1]=2", "x", "x=\\", "a,b", ":")
+"""What other apps of the same host send along."""
+
+
+@pytest.mark.parametrize("other", MALFORMED)
+async def test_another_apps_malformed_cookie_locks_nobody_out(keyed: World, other: str) -> None:
+    mine = Cookie.of(SecretStr(KEY))
+    assert mine
+    good = mine.made(secure=True).partition(";")[0]
+    for sent in (f"{other}; {good}", f"{good}; {other}", f"{other};{good};{other}"):
+        response = await keyed.client.get("/ui/models", headers=[(b"cookie", sent.encode())])
+        assert response.status_code == 200, sent
 
 
 async def test_a_forged_an_old_and_another_keys_cookie_are_none(keyed: World, monkeypatch: pytest.MonkeyPatch) -> None:

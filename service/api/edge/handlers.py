@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from models.errors import RepositoryError, disk_is_full
 from service.api.edge.layer import CATCH_ALL
-from service.api.http.errors import dialect_of, response_of
+from service.api.http.errors import dialect_of, refusal_about, response_of
 from service.deployments.routing import as_service_error
 from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
 
@@ -51,8 +51,11 @@ async def _disk(request: Request, error: Exception) -> Response:
 
 
 async def _validation(request: Request, error: Exception) -> Response:
-    """Answers wrong path and query parameters; `bodies` reads the bodies."""
-    return await _refused(request, InvalidRequest("The address has a wrong parameter; GET /docs lists the routes"))
+    """Answers wrong path and query parameters, by name; `bodies` reads the bodies."""
+    assert isinstance(error, RequestValidationError)
+    detail = error.errors()[0]
+    detail["loc"] = detail["loc"][1:]  # without "query" or "path"
+    return await _refused(request, refusal_about(detail))
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from service.api.http.encoding import json_response
-from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
+from service.errors import ContextOverflow, DosirakError, InvalidRequest, Number, UnsupportedField
 
 
 class ErrorDialect(StrEnum):
@@ -49,6 +49,7 @@ OURS_UNDER_V1: Final = (
     "/v1/repository",
     "/v1/jobs",
     "/v1/deployments",
+    "/v1/instances",
     "/v1/keys",
     "/v1/batching",
     "/v1/live",
@@ -107,7 +108,8 @@ NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
         ".function.parameters": ".input_schema",
     },
 }
-"""A dialect's names of fields that the layers below name in our words; an earlier name is replaced first."""
+"""A dialect's names of fields that the layers below name in our words, as an error's `fields` say; an earlier name is
+replaced first."""
 RULES: Final = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -121,7 +123,7 @@ RULES: Final = {
 }
 """Pydantic's kinds of errors in plain words; its own sentence is kept for the others."""
 UNSUPPORTED: Final = "unsupported_field"
-_OVERFLOW: Final = "This model's maximum context length is {window} tokens."
+_OVERFLOW: Final = "This model's maximum context length is {most} tokens."
 """OpenAI's own sentence: litellm and others that cut a chat and try again know the error by it, not by its code."""
 
 
@@ -143,22 +145,35 @@ def status_of(error: DosirakError, dialect: ErrorDialect) -> int:
 
 def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict[str, Any]:
     """Returns the body in the dialect; a stream that fails ends with the same."""
-    names, message = NAMES[dialect], error.message
-    for ours, theirs in names.items():
-        message = message.replace(ours, theirs)
+    message, param = (_renamed(text, error.fields, dialect) for text in (error.message, error.param or ""))
     if dialect in (ErrorDialect.TRITON, ErrorDialect.OLLAMA):
         return {"error": message}
     if dialect is ErrorDialect.ANTHROPIC:
-        return {"type": "error", "error": _anthropic(error, message), "request_id": request_id}
+        return {"type": "error", "error": _anthropic(error, message, param or None), "request_id": request_id}
     if dialect is ErrorDialect.OPENAI:
-        return {"error": _openai(error, message, names.get(error.param or "", error.param))}
+        return {"error": _openai(error, message, param or None)}
     fixed = {"error": message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
     return {**fixed, **error.numbers}
 
 
+def _renamed(text: str, fields: Sequence[str], dialect: ErrorDialect) -> str:
+    for ours, theirs in NAMES[dialect].items():
+        if any(each in ours for each in fields):
+            text = text.replace(ours, theirs, 1)
+    return text
+
+
+def _needed_and_most(error: ContextOverflow) -> tuple[Number, Number]:
+    """Returns how many tokens the request is, and the most that it may be: for the window, or for its own budget."""
+    numbers = error.numbers
+    if "max_input_tokens" in numbers:
+        return numbers["prompt_tokens"], numbers["max_input_tokens"]
+    return numbers["needed_tokens"], numbers["window"]
+
+
 def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
     if isinstance(error, ContextOverflow):
-        message = f"{_OVERFLOW.format(window=error.numbers['window'])} {message}"
+        message = f"{_OVERFLOW.format(most=_needed_and_most(error)[1])} {message}"
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"message": message, "type": kind, "param": param, "code": _code_of(error)}
 
@@ -168,16 +183,13 @@ def _code_of(error: DosirakError) -> str:
     return "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
 
 
-def _anthropic(error: DosirakError, message: str) -> dict[str, str | None]:
+def _anthropic(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
     """`param` and `code` are ours: Anthropic's clients pass over them. Agents know by its first words that a prompt is
     too long, and shorten the chat by its numbers."""
     kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    param = error.param
-    for ours, theirs in NAMES[ErrorDialect.ANTHROPIC].items():
-        param = param and param.replace(ours, theirs)
     if isinstance(error, ContextOverflow) and error.numbers:
-        needed, window = error.numbers["needed_tokens"], error.numbers["window"]
-        message = f"prompt is too long: {needed} tokens > {window} maximum. {message}"
+        needed, most = _needed_and_most(error)
+        message = f"prompt is too long: {needed} tokens > {most} maximum. {message}"
     return {"type": kind, "message": message, "param": param, "code": _code_of(error)}
 
 
@@ -196,12 +208,12 @@ def response_of(
 
 
 def refusal_of(error: ValidationError) -> InvalidRequest:
-    """Returns the first wrong field as one sentence: its name and what to change."""
-    details = error.errors(include_url=False, include_input=False)
-    return _refusal(details[0])
+    """Does as `refusal_about`, for the first wrong field."""
+    return refusal_about(error.errors(include_url=False, include_input=False)[0])
 
 
-def _refusal(detail: ErrorDetails) -> InvalidRequest:
+def refusal_about(detail: ErrorDetails) -> InvalidRequest:
+    """Returns a wrong field as one sentence: its name and what to change."""
     kind, context = detail["type"], detail.get("ctx", {})
     field = field_name([*detail["loc"], *context.get("at", ())])
     if kind == UNSUPPORTED:

@@ -19,15 +19,15 @@ from service.api.openai import chat as openai_chat
 from service.api.openai import completions as openai_completions
 from service.api.openai import dialect as openai
 from service.api.openai.answer_schemas import ChatChunk, ChatCompletion, TextCompletion
-from service.api.openai.schemas import ChatBody, CompletionBody, OpenAISampling
+from service.api.openai.schemas import ChatBody, CompletionBody, Metadata, OpenAISampling
 from service.api.shared.serialiser import Serialiser
 from service.generation.answer import Answer
 from service.generation.request import GenerationRequest
 from service.storage.sessions import StoredAnswer
 
 router = Router(tags=["openai"])
-LOGGED: Final = ("metadata", "prompt_cache_key")
-"""Fields that the log keeps."""
+MOST_LOGGED: Final = 32
+"""Characters of a key or a value of metadata in the log: an id is as long, a text is not."""
 CHAT: Final = json_body(ChatBody)
 COMPLETION: Final = json_body(CompletionBody)
 
@@ -60,8 +60,17 @@ async def _answer(
     store: AnswerStore | None = None,
 ) -> Response:
     note_caller(http, body.request_id, body.user or body.safety_identifier)
-    http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
+    note_fields(http, body.metadata, body.prompt_cache_key)
     return await respond(http, service, requests, serialiser, stream=bool(body.stream), store=store)
+
+
+def note_fields(http: Request, metadata: Metadata | None, cache_key: str | None) -> None:
+    """Adds to the log line what the body says of itself; of metadata the beginnings."""
+    if metadata:
+        cut = {key[:MOST_LOGGED]: value[:MOST_LOGGED] for key, value in metadata.items()}
+        http.state.log["metadata"] = cut
+    if cache_key:
+        http.state.log["prompt_cache_key"] = cache_key
 
 
 def _row(body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer) -> StoredAnswer:

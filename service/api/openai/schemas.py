@@ -53,7 +53,7 @@ MAX_PROMPTS: Final = 64
 MAX_STOP_TOKENS: Final = 64
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    Field(max_length=16, description="Appears in the server's log, and with a stored answer."),
+    Field(max_length=16, description="Its beginnings are in the server's log, and it is stored with an answer."),
 ]
 LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "session_id": (None,),

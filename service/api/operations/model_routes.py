@@ -3,6 +3,7 @@ clients."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -77,7 +78,7 @@ async def list_models(
 ) -> Response:
     """Lists names and `name:version`s, both usable as `model`. With the header `anthropic-version` it answers as
     Anthropic, by pages of `limit` before or after an id; the parameters act then only."""
-    named = list(_all(service.deployments))
+    named = await asyncio.to_thread(lambda: list(_all(service.deployments)))
     if _is_anthropics(http):
         return json_response(_page(service.deployments, named, limit, after_id, before_id))
     return json_response(

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from service.errors import UnsupportedField
+from service.errors import InvalidRequest, UnsupportedField
 from service.text.grammars import Grammar
 from service.text.grammars.grammar import ANY, json_rule, literal, text_rule
 from service.text.grammars.json_values import Extent
@@ -110,5 +110,9 @@ def _call(form: ToolFormat, marks: dict[str, int], at: int, tool: Tool, keeps_sc
         schema |= {"properties": {}, "additionalProperties": False}
     elif keeps_schema and tool.parameters is not None:
         schema = json.loads(tool.parameters)
-    arguments = json_rule(schema, f"tools[{at}].function.parameters", extent)
+    try:
+        arguments = json_rule(schema, f"tools[{at}].function.parameters", extent)
+    except InvalidRequest as error:
+        error.fields = (".function.parameters",)
+        raise
     return f"call_{at}: {head} arguments_{at} {tail}\narguments_{at}: {arguments}"

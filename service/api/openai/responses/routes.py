@@ -31,7 +31,7 @@ from service.api.openai.responses.items import listed, messages_of, response_of
 from service.api.openai.responses.parsing import parse, parse_input
 from service.api.openai.responses.schemas import InputFields, InputTokensBody, ResponseBody
 from service.api.openai.responses.serialiser import ResponseSerialiser
-from service.api.openai.routes import LOGGED
+from service.api.openai.routes import note_fields
 from service.errors import InvalidRequest, NotFound
 from service.generation.answer import Answer
 from service.generation.request import SessionTurn
@@ -53,7 +53,7 @@ KIND: Final = "response"
 async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, body: ResponseBody = BODY) -> Response:
     """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
     note_caller(http, body.request_id, body.user or body.safety_identifier)
-    http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
+    note_fields(http, body.metadata, body.prompt_cache_key)
     body = body.model_copy(update={"input": await _items(service, owner, body)})
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)

@@ -129,7 +129,8 @@ function Speed({report, state}) {
 
 function Feedback() {
   const {data} = useAnswer(`v1/feedback/summary${query({model, version})}`);
-  const found = data?.data.find(each => each.version === version) ?? {preferred: 0, not_preferred: 0};
+  if (!data) return null;
+  const found = data.data.find(each => each.version === version) ?? {preferred: 0, not_preferred: 0};
   return html`<${Region} name=${t('version.feedback')}>
     <${Table} bare=${false} name=${t('version.feedback')} columns=${[{label: t('measure.measure'), key: 'label'}, {label: t('measure.value'), number: true, key: 'value'}]} rows=${[
       {label: t('feedback.preferred'), value: number(found.preferred)}, {label: t('feedback.not_preferred'), value: number(found.not_preferred)}]} />
