@@ -122,7 +122,7 @@ def create(
 
         if options.replicas == 1:
             return replica(0, "")
-        return Replicas(replica, options.replicas, settings.max_num_seqs)
+        return Replicas(replica, options.replicas, settings.max_num_seqs, recorder.on_queue)
 
     deployments = Deployments(
         store,

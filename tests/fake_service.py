@@ -110,6 +110,7 @@ class ScriptedEngine:
     pid: int | None = 4242
     restarts: int = 0
     why_not_ready: str = ""
+    silent_seconds: float = 0.0
     on_step: Callable[[EngineStats], None] | None = None
     on_ready: Callable[[EngineInfo], None] | None = None
     profiles: list[Profile] = field(default_factory=list)

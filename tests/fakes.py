@@ -369,6 +369,7 @@ class InProcessEngine:
         self.pid: int | None = os.getpid()
         self.restarts = 0
         self.why_not_ready = ""
+        self.silent_seconds = 0.0
         self._step_seconds = step_seconds
         self._streams = Streams()
         self._work = asyncio.Event()

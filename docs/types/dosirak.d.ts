@@ -696,7 +696,7 @@ export type RegenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "c
 `messages`, null for the template's own tokens. */
 export type RenderedToken = { "id": number; "text": string; "message": (number | null) };
 
-export type ReplicaShown = { "pid": (number | null); "device": (string | null); "state": string; "running": number; "waiting": number; "restarts": number; "kv_blocks": Blocks };
+export type ReplicaShown = { "pid": (number | null); "device": (string | null); "state": string; "running": number; "waiting": number; "restarts": number; "silent_seconds": number; "kv_blocks": Blocks };
 
 /** The measurements of a version; `compared` is null for a version without a parent. `intervals` are by the figure's
 path, as `compared.kl`; reports of earlier releases have none, and no `amounts`. */

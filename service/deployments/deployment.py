@@ -21,11 +21,11 @@ from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.engine_choice import require_same_tokens
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
+from service.deployments.memory import Memory
 from service.engine.client.engine import Engine, EngineState
 from service.engine.protocol.messages import EngineInfo, Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
 from service.errors import Unavailable
-from service.host import available_memory
 from service.text.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -51,9 +51,10 @@ class Deployment:
         needed_bytes: int,
         activity: Activity | None = None,
         options: EngineOptions = DEFAULT_OPTIONS,
+        memory: Memory | None = None,
     ) -> None:
         """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, the server's
-        `activity`, which counts this version's requests too, and the options of its engine."""
+        `activity`, which counts this version's requests too, the options of its engine, and the server's `memory`."""
         self.manifest = manifest
         self.draft = options.draft
         self.kind = options.kind
@@ -71,6 +72,7 @@ class Deployment:
         self.keep_alive: float | None = None
         """The idle seconds after which a client lets it be unloaded; None: those of the server."""
         self._activity = activity or Activity()
+        self._memory = memory or Memory()
         self._occupants = 0
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
@@ -155,15 +157,16 @@ class Deployment:
         files are the cause. From here to the end of the engine the version cannot be deleted."""
         loading: asyncio.Task[None] | None = None
         try:
-            _require_memory(self.manifest, self.needed_bytes)
-            self._lease = repository.lease(self.manifest)
-            await self._fetch(repository)
-            parsers = await asyncio.to_thread(parsers_of, repository, self.manifest)
-            loading = asyncio.create_task(self._load(repository.path(self.manifest), parsers))
-            checking = asyncio.create_task(self._check(repository))
-            await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
-            await checking
-            await loading
+            self.phase = "waiting for other loads"
+            async with self._memory.promised(self.manifest.reference, self.needed_bytes):
+                self._lease = repository.lease(self.manifest)
+                await self._fetch(repository)
+                parsers = await asyncio.to_thread(parsers_of, repository, self.manifest)
+                loading = asyncio.create_task(self._load(repository.path(self.manifest), parsers))
+                checking = asyncio.create_task(self._check(repository))
+                await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
+                await checking
+                await loading
         except asyncio.CancelledError:
             await self._give_up(loading, "loading was cancelled")
             raise
@@ -222,13 +225,14 @@ class Deployment:
         self._settled.set()
 
     async def settled(self, seconds: float) -> None:
-        """Waits until loading has ended. Raises Unavailable after so many seconds, or when loading failed."""
+        """Waits until loading, or draining, has ended. Raises Unavailable after so many seconds, or when loading
+        failed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._settled.wait()
         except TimeoutError:
             raise Unavailable(
-                f"{self.manifest.reference} is still loading ({self.phase}); try again shortly", retry_after=5
+                f"{self.manifest.reference} is still {self.state} ({self.phase}); try again shortly", retry_after=5
             ) from None
         if self.state is DeploymentState.FAILED:
             raise Unavailable(f"{self.manifest.reference} could not be loaded: {self.failure}", retry_after=10)
@@ -276,12 +280,16 @@ class Deployment:
         """Takes no more requests, waits up to so many seconds for the requests in flight, then ends the engine
         process."""
         self.state = DeploymentState.DRAINING
+        self._settled.clear()
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
             self.failure = f"{self._occupants or self.in_flight} answers were cut after {seconds:g} s of draining"
-        await self._end(1.0)
+        try:
+            await self._end(1.0)
+        finally:
+            self._settled.set()
 
     def describe(self) -> dict[str, object]:
         """Returns one entry of `GET /v1/deployments`, as the wire contract spells it."""
@@ -330,6 +338,7 @@ def _described(replica: Engine) -> dict[str, object]:
         "running": stats.running,
         "waiting": stats.waiting,
         "restarts": replica.restarts,
+        "silent_seconds": round(replica.silent_seconds, 1),
         "kv_blocks": {
             "total": stats.blocks_total,
             "free": stats.blocks_free,
@@ -337,16 +346,3 @@ def _described(replica: Engine) -> dict[str, object]:
             "offloaded": stats.blocks_offloaded,
         },
     }
-
-
-def _require_memory(manifest: Manifest, needed: int) -> None:
-    """Raises Unavailable where the version does not fit beside the memory in use: otherwise the kernel would choose a
-    process to kill."""
-    free = available_memory()
-    if needed > free:
-        raise Unavailable(
-            f"{manifest.reference} needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: unload another "
-            "version first",
-            needed_bytes=needed,
-            free_bytes=free,
-        )

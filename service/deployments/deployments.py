@@ -23,6 +23,7 @@ from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.repository.parsers import parsers_of
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout
+from service.deployments import vllm_copies
 from service.deployments.activity import Activity
 from service.deployments.default_model import DefaultModel
 from service.deployments.deployment import Deployment, DeploymentState
@@ -198,6 +199,14 @@ class Deployments:
         wanted = Wanted(replicas, draft, engine, engine_options, max_model_len)
         return await self._wanted.begin_loading(self.resolve(reference), wanted)
 
+    async def settled(self, reference: str, state: DeploymentState) -> None:
+        """Waits, for the load timeout at most, while the version that `reference` means now is LOADING, or DRAINING.
+        Raises InvalidRequest or NotFound."""
+        deployment = self._loaded.get(self.resolve(reference).reference)
+        if deployment is not None and deployment.state is state:
+            with contextlib.suppress(Unavailable):
+                await deployment.settled(self._load_timeout)
+
     async def unload(self, reference: str) -> Deployment:
         """Drains one exact version and ends its process. Returns at once; `state` says how far it is.
 
@@ -239,6 +248,12 @@ class Deployments:
             with contextlib.suppress(RepositoryError):
                 deployment.read_as(await asyncio.to_thread(parsers_of, self.repository, deployment.manifest))
 
+    def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
+        """Removes a version for good, and the copies that vLLM reads. Raises as Repository.delete. Any thread may call
+        it."""
+        self.repository.delete(name, version, reason, actor)
+        vllm_copies.sweep(self.repository)
+
     def describe(self) -> list[dict[str, object]]:
         """Returns the `data` of `GET /v1/deployments`."""
         return [deployment.describe() for deployment in self.all()]
@@ -251,6 +266,10 @@ class Deployments:
     def served(self) -> tuple[Manifest, ...]:
         """Returns the versions that would answer a request at once."""
         return tuple(each.manifest for each in self.all() if each.is_serving)
+
+    def observed(self) -> tuple[Manifest, ...]:
+        """Returns the versions that are deployed, and those that have started an engine which others still use."""
+        return (*(each.manifest for each in self.all()), *self._loaded.starters())
 
     def all(self) -> tuple[Deployment, ...]:
         """Returns every deployment in any state, oldest first."""
@@ -294,6 +313,7 @@ class Deployments:
     async def _start(self) -> None:
         if not self._prepared.is_set():
             await self._fill_repository()
+            await asyncio.to_thread(vllm_copies.sweep, self.repository)
             self.rollouts.refresh()
             self._prepared.set()
         if not self.has_engine:

@@ -53,6 +53,9 @@ class SharedEngines:
         group = self._living(manifest)
         return group.options if group else None
 
+    def starters(self) -> tuple[Manifest, ...]:
+        return tuple(group.starter.manifest for group in tuple(self._groups.values()))
+
     def needed_bytes(self, manifest: Manifest, draft: Manifest | None = None) -> int:
         """Returns the memory that loading the version, and its draft version, adds to the memory in use."""
         if self._living(manifest):
@@ -185,6 +188,10 @@ class EngineHandle:
     @property
     def restarts(self) -> int:
         return self._engine.restarts if self._engine else 0
+
+    @property
+    def silent_seconds(self) -> float:
+        return self._engine.silent_seconds if self._engine else 0.0
 
     @property
     def replicas(self) -> Sequence[Engine]:

@@ -17,6 +17,7 @@ from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.deployments.engine_options import EngineOptions
+from service.deployments.memory import Memory
 from service.errors import Unavailable
 from service.tasks import BackgroundTasks
 
@@ -39,6 +40,7 @@ class LoadedVersions:
     ) -> None:
         self.activity = Activity()
         self._repository = repository
+        self._memory = Memory()
         self._engines = SharedEngines(repository, engine_factory, devices)
         self._drain_timeout = drain_timeout
         self._tasks = tasks
@@ -62,6 +64,10 @@ class LoadedVersions:
         """Returns what the version, or another version of its base, runs with; None if none is loaded."""
         return self._engines.options_of(manifest)
 
+    def starters(self) -> tuple[Manifest, ...]:
+        """Returns the versions that have started an engine which runs."""
+        return self._engines.starters()
+
     def begin_loading(self, manifest: Manifest, options: Callable[[], EngineOptions]) -> Deployment:
         """Returns the version's deployment; begins to load it, with `options`, where it is missing or has failed.
         Raises Unavailable while it drains, and the errors of `options`."""
@@ -75,7 +81,7 @@ class LoadedVersions:
             used, own = running or chosen, 0 if running else chosen.kind.own_bytes
             needed = self._engines.needed_bytes(manifest, used.draft) + own
             engine = self._engines.engine(manifest, chosen)
-            deployment = Deployment(manifest, engine, needed, self.activity, used)
+            deployment = Deployment(manifest, engine, needed, self.activity, used, self._memory)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment

@@ -3,18 +3,23 @@ knows forecasts as numbers; no engine and no text."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeVar
 
 from service.engine.protocol.messages import EngineStats, FinishReason
 from service.errors import DeadlineExceeded, GenerationFailed, InvalidRequest, Overloaded, Unavailable
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
 
+T = TypeVar("T")
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""How long a request waits for something that takes no place of running sequences."""
+NOT_LOADED: Final = "The version was still loading or draining after minutes: send the request again"
 MEASURED_ENDS: Final = 256
 MEASURED_SECONDS: Final = 60.0
 UNMEASURED_RETRY_SECONDS: Final = 5
@@ -23,8 +28,9 @@ HEADROOM: Final = 0.1
 
 
 class Admission:
-    """Admission bounds how many sequences wait or run by a fixed number of places. A refusal's `retry_after` is the
-    time until a tenth of them is free at the present rate, so that clients that come back together find room."""
+    """Admission bounds how many of a kind are in progress by a fixed number of places: sequences that wait or run, or
+    requests that wait for something else. A refusal's `retry_after` is the time until a tenth of them is free at the
+    present rate, so that clients that come back together find room."""
 
     def __init__(
         self,
@@ -51,6 +57,24 @@ class Admission:
             yield
         finally:
             self.leave(count)
+
+    @asynccontextmanager
+    async def waiting(self, late: str) -> AsyncIterator[None]:
+        """Holds one place as `entered` does, and has `patience`."""
+        with self.entered(1):
+            async with self.patience(late):
+                yield
+
+    @asynccontextmanager
+    async def patience(self, late: str) -> AsyncIterator[None]:
+        """Raises Unavailable with the sentence `late` where the block takes longer than LONGEST_WAIT_SECONDS."""
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Unavailable(late, retry_after=self.retry_after(1)) from None
 
     def enter(self, count: int) -> None:
         """Takes `count` places; `leave` gives them back. Raises Overloaded, and then takes none."""
@@ -145,6 +169,18 @@ def _share(owners: Counter[str], owner: str, count: int) -> float:
     there is no other owner."""
     others = len(owners) + (owner not in owners)
     return min(1.0, (owners[owner] + count) * others / max(1, owners.total() + count))
+
+
+async def in_time(request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`. Raises DeadlineExceeded where the request's deadline passes before."""
+    left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+    try:
+        async with asyncio.timeout(left) as deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired():
+            raise  # the work's own, which no other deadline_ms changes
+        raise too_late(request, 0.0) from None
 
 
 def refuse_late(request: GenerationRequest, backlog_seconds: float, error: float, now: float) -> None:

@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, contextmanager, nullcontext
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.protocol.messages import FinishReason
-from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, Unavailable, UnsupportedField
-from service.generation.admission import Admission, refusals, refuse_failed_end, too_late
+from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, UnsupportedField
+from service.generation.admission import Admission, in_time, refusals, refuse_failed_end
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
@@ -41,8 +41,12 @@ from service.text.grammars import GrammarChecker
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[Delta, None]
-LONGEST_WAIT_SECONDS: Final = 300.0
-"""How long a turn without a deadline waits for its session, in seconds."""
+MOST_READERS: Final = 4
+"""Of asyncio's threads, which are at least five and do other work too."""
+TURNS_GO_ON: Final = (
+    "Other turns of this session have run for minutes and go on: wait for their answers, then send this one again"
+)
+NOT_READ: Final = "The version was not loaded, or the text not read, within minutes: send the request again"
 MOST_VECTORS: Final = 32
 """How many embeddings of one body run at once. More would take the places of other clients, and fill a step no
 better."""
@@ -51,9 +55,10 @@ Record = Callable[[Delta], Done]
 
 
 class Answers:
-    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run, and
-    `max_queue_seconds` how long they wait for a place in a full batch; `guard` filters their text. With `own_sampling`
-    a version's own values stand where a request leaves parameters open."""
+    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run, and `max_queue_seconds`
+    how long they wait for a place in a full batch; as many requests more may wait for an answer or a load (`waiting`),
+    and as many be counted or previewed (`reading`). `guard` filters text. With `own_sampling` a version's own values
+    stand where a request leaves parameters open."""
 
     def __init__(
         self,
@@ -73,6 +78,9 @@ class Answers:
         self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress, refused=metrics.rejected, longest_queue_seconds=max_queue_seconds)
+        self.waiting = Admission(max_in_progress, refused=metrics.rejected)
+        self.reading = Admission(max_in_progress, refused=metrics.rejected)
+        self._readers = asyncio.Semaphore(MOST_READERS)
         self.grammars = GrammarChecker()
         self._guard = guard
         self._own_sampling = own_sampling
@@ -100,19 +108,30 @@ class Answers:
             return self._answer(requests[0], opening, record)
         return merged([self._answer(request, opening) for request in requests])
 
+    async def read(self, model: str | None, work: Callable[[Deployment], T]) -> T:
+        """Returns what `work` reads in a thread, with the deployment of `model`. Raises what loading raises, Overloaded
+        where too many are read, and Unavailable where it takes too long."""
+        async with self.reading.waiting(NOT_READ):
+            deployment = await self.deployments.ensure_loaded(model)
+            async with self._readers:
+                return await asyncio.to_thread(work, deployment)
+
     async def preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         """Returns the deployment that would answer, and the prompt that it would get, or the ContextOverflow that it
         would raise. Raises every other error that `stream` raises."""
+        async with self.reading.waiting(NOT_READ):
+            return await in_time(request, self._preview(request))
+
+    async def _preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         if request.turn is not None:
-            request = await self._in_time(request, self.conversations.request_of(request, request.turn))
-        choice = await self._in_time(request, self.deployments.choose_loaded(request.model, conversation_of(request)))
-        deployment = choice.deployment
+            request = await self.conversations.request_of(request, request.turn)
+        deployment = (await self.deployments.choose_loaded(request.model, conversation_of(request))).deployment
         with deployment.occupied():
             try:
-                _, prompt, _ = await self._in_time(request, self._prompt(request, deployment))
+                async with self._readers:
+                    return deployment, (await self._prompt(request, deployment))[1]
             except ContextOverflow as refused:
                 return deployment, refused
-            return deployment, prompt
 
     async def _answer(
         self, request: GenerationRequest, opening: Opening | None = None, record: Record | None = None
@@ -156,24 +175,13 @@ class Answers:
                     yield delta
 
     async def _opened(self, request: GenerationRequest, turn: SessionTurn, held: AsyncExitStack) -> OpenTurn:
-        """Waits for the session's other turns. The wait takes no place of running sequences; it ends at the deadline,
-        at the latest after LONGEST_WAIT_SECONDS."""
+        """Waits for the session's other turns, until the deadline at the latest. The wait takes no place of running
+        sequences."""
         if not request.is_background:
             self.admission.require(request.best_of)
-        with refusals(self.metrics.rejected):
-            opening = held.enter_async_context(self.conversations.turn(request, turn))
-            try:
-                with self.metrics.turns_waiting.track_inprogress():
-                    async with asyncio.timeout(LONGEST_WAIT_SECONDS) as wait:
-                        return await self._in_time(request, opening)
-            except TimeoutError:
-                if not wait.expired():
-                    raise
-                raise Unavailable(
-                    f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
-                    "answers, then send this one again",
-                    retry_after=self.admission.retry_after(request.best_of),
-                ) from None
+        with refusals(self.metrics.rejected), self.metrics.turns_waiting.track_inprogress():
+            async with self.admission.patience(TURNS_GO_ON):
+                return await in_time(request, held.enter_async_context(self.conversations.turn(request, turn)))
 
     def _places(self, request: GenerationRequest, count: int) -> AbstractContextManager[None]:
         """Takes places of running sequences. Background work takes none: it waits behind every client."""
@@ -192,7 +200,7 @@ class Answers:
         code of such an error."""
         first, answers = requests[0], list[Answer]()
         with refusals(rejected):
-            choice = await self._in_time(first, self.deployments.choose_loaded(first.model, conversation_of(first)))
+            choice = await in_time(first, self.deployments.choose_loaded(first.model, conversation_of(first)))
             if first.keep_alive is not None:
                 self.deployments.keep_alive(choice.deployment, first.keep_alive)
         opening.is_loaded = True
@@ -204,7 +212,7 @@ class Answers:
                 held.enter_context(self.admission.queued(queue, first, count, stats))
             for number, request in enumerate(requests):
                 try:
-                    answers.append(await self._in_time(request, self._begin(request, choice)))
+                    answers.append(await in_time(request, self._begin(request, choice)))
                 except InvalidRequest as error:
                     if len(requests) > 1:
                         error.message = f"Input {number}: {error.message}"
@@ -214,16 +222,6 @@ class Answers:
         for answer in answers:
             opening.begin(answer)
         return answers
-
-    async def _in_time(self, request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
-        left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-        try:
-            async with asyncio.timeout(left) as deadline:
-                return await work
-        except TimeoutError:
-            if not deadline.expired():
-                raise  # the work's own, which no other deadline_ms changes
-            raise too_late(request, 0.0) from None
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         request, prompt, max_tokens = await self._prompt(request, choice.deployment)

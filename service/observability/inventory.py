@@ -31,9 +31,11 @@ def take_stock(deployments: Deployments, data_dir: Path, gate: Gate) -> Inventor
     return Inventory(
         deployments={state.value: states[state.value] for state in DeploymentState},
         served=tuple(_served(each.manifest, each.window) for each in deployed),
+        observed=frozenset((each.name, each.version) for each in deployments.observed()),
         aliases=aliases,
         canaries=(*((*alias, 0.0) for alias in aliases), *trials),
         broken=tuple((each.name, each.version, each.alias, len(each.broken)) for each in standings(repository, gate)),
+        silent=tuple((each.manifest.name, each.manifest.version, each.engine.silent_seconds) for each in deployed),
         promotions=_promotions(repository),
         free_bytes=_free_bytes(data_dir),
         records_reachable=records.is_reachable if isinstance(records, SharedRecords) else None,

@@ -18,6 +18,7 @@ from service.engine.protocol.messages import EngineStats, FinishReason
 from service.engine.protocol.work import Peaks, PhaseWork, SlowPath
 from service.errors import GenerationFailed
 from service.observability.metrics import Metrics
+from service.observability.metrics.metrics import KEPT_SECONDS
 from tests.api.conftest import Serve
 from tests.api.reading import error
 from tests.api.test_disconnect import Client
@@ -97,6 +98,30 @@ async def test_a_loaded_version_is_small(world: World) -> None:
     for version in "123":
         metrics.model("a-model-with-a-long-name", version)
     assert (len(metrics.exposition()) - alone) / 3 <= 60_000
+
+
+async def test_an_unloaded_version_takes_its_series_along(tmp_path: Path) -> None:
+    now = [0.0]
+    async with serving(tmp_path) as world:
+        world.metrics._clock = lambda: now[0]
+        publish(world.deployments.repository, "other")
+
+        async def of_other() -> int:
+            return sum(dict(labels).get("model") == "other" for name, labels in await scraped(world))
+
+        aliases = await of_other()
+        for _ in range(2):
+            body = {"model": "other", "inputs": "hi", "parameters": {"max_new_tokens": 2}}
+            assert (await world.client.post("/generate", json=body)).status_code == 200
+            assert await of_other() > 400
+            await world.deployments.unload("other:1")
+            await until(lambda: len(world.deployments.all()) == 1)
+            assert await of_other() > 400, "a scraper gets its last numbers"
+            now[0] += KEPT_SECONDS - 1
+            assert await of_other() > 400
+            now[0] += 1
+            assert await of_other() == aliases
+        assert sum(dict(labels).get("model") == "demo" for name, labels in await scraped(world)) > 400
 
 
 def working(flops: float, seconds: float, recent: float = 1.0) -> PhaseWork:

@@ -396,7 +396,7 @@ async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
         assert len(await messages(world, session)) == 8 and admission.in_progress == 0
         assert "dosirak_session_turns_waiting 0.0" in (await world.client.get("/metrics")).text
         held.clear()
-        monkeypatch.setattr("service.generation.answers.LONGEST_WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("service.generation.admission.LONGEST_WAIT_SECONDS", 0.05)
         first = asyncio.create_task(say(world, session, "first"))
         await until(lambda: world.engine.alive)
         late = await say(world, session, "late", status=503)
@@ -423,7 +423,11 @@ async def test_the_line_of_a_session_has_an_end(serve: Serve, tmp_path: Path, mo
         turns += [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(2)]
         await until(lambda: waiting(world) == 2)
         assert (await say(world, session, "one more", status=503))["code"] == "overloaded"
-        turns.append(asyncio.create_task(say(world, await made(world), "another session's goes on")))
+        another = await made(world)
+        turns.append(asyncio.create_task(say(world, another, "another session's goes on")))
+        await until(lambda: len(world.engine.alive) == 2)
+        monkeypatch.setattr("service.storage.sessions.turn_locks.MOST_WAITING", 2)
+        assert "2 turns of all" in (await say(world, another, "in all lines", status=503))["error"]
         held.set()
         await asyncio.gather(*turns)
 

@@ -15,6 +15,7 @@ from models.manifest import Manifest
 from models.repository.repository import Repository
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
+from service.deployments.needs import loaded_bytes
 from service.engine.client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
@@ -384,10 +385,54 @@ async def test_what_nobody_uses_is_unloaded_and_comes_back(tmp_path: Path) -> No
 
 async def test_what_does_not_fit_is_refused_with_the_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.started()
-    monkeypatch.setattr("service.deployments.deployment.available_memory", lambda: 1000)
+    monkeypatch.setattr("service.deployments.memory.available_memory", lambda: 1000)
     with pytest.raises(Unavailable, match=r"demo:1 needs about 0\.3 GB"):
         await world.deployments.ensure_loaded("demo:1")
     assert await answered(world) == "2"
+
+
+async def test_two_loads_at_once_do_not_get_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds room beside the loads before goes on at once; who does not waits for what they really take."""
+    world = World(tmp_path, preload=False)
+    await world.started()
+    publish_with_tokenizer(world.repository, "three")
+    needed, room = loaded_bytes(world.repository.get("demo", "1").size), [0.0]
+
+    def available() -> int:
+        return int((room[0] - sum(each.state is EngineState.READY for _, each in world.engines)) * needed)
+
+    monkeypatch.setattr("service.deployments.memory.available_memory", available)
+    for room[0], loaded in ((1.5, 1), (2.5, 2), (3.5, 3)):
+        world.gate.clear()
+        loads = [asyncio.create_task(world.deployments.ensure_loaded(f"demo:{version}")) for version in (1, 2, 3)]
+        await until(lambda: len(world.engines) == 3)
+        await asyncio.sleep(0.02)
+        waiting = [each for each in world.deployments.all() if each.phase == "waiting for other loads"]
+        assert len(waiting) == 3 - loaded and not any(each.done() for each in loads)
+        world.gate.set()
+        ended = await asyncio.gather(*loads, return_exceptions=True)
+        assert [isinstance(each, Unavailable) for each in ended] == [at >= loaded for at in range(3)], ended
+        for each in world.deployments.all():
+            await world.deployments.unload(each.manifest.reference)
+        await until(lambda: not world.deployments.all())
+        world.engines.clear()
+
+
+async def test_copies_for_vllm_go_with_their_version(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    home = tmp_path / "engines" / "vllm"
+    one, two = (world.repository.get("demo", version).digest for version in "12")
+    for copy in (f"versions/{one}", f"versions/{two}", f"adapters/{one}", "versions/of-long-ago", f"adapters/{two}.77"):
+        (home / copy).mkdir(parents=True)
+        (home / copy / "config.json").touch()
+
+    def left() -> set[str]:
+        return {path.parent.relative_to(home).as_posix() for path in home.rglob("config.json")}
+
+    await world.started()
+    assert left() == {f"versions/{one}", f"versions/{two}", f"adapters/{one}", f"adapters/{two}.77"}
+    await asyncio.to_thread(world.deployments.delete, "demo", "1")
+    assert left() == {f"versions/{two}", f"adapters/{two}.77"}
 
 
 async def test_a_damaged_manifest_leaves_the_old_one_serving(world: World) -> None:

@@ -181,7 +181,7 @@ async def test_a_broken_adapter_fails_alone(world: World, monkeypatch: pytest.Mo
 
 async def test_memory_is_asked_for_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.answer("demo:1")
-    monkeypatch.setattr("service.deployments.deployment.available_memory", lambda: 1000)
+    monkeypatch.setattr("service.deployments.memory.available_memory", lambda: 1000)
     await world.answer("demo:2")
     with pytest.raises(Unavailable, match="other:1 needs about"):
         await world.answer("other:1")

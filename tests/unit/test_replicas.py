@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from service.engine.client import replicas
 from service.engine.client.client import Engine, EngineState
 from service.engine.client.engine import EngineFailed
-from service.engine.client.replicas import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter, Replicas
-from service.engine.protocol.messages import FinishReason, Request, SamplingParams, StepOutput
+from service.engine.client.replicas import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, SILENT_SECONDS, PrefixRouter, Replicas
+from service.engine.protocol.messages import EngineStats, FinishReason, Request, SamplingParams, StepOutput
 from service.errors import Unavailable
+from service.observability.metrics import Metrics
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
 
@@ -41,10 +43,10 @@ class Replica(InProcessEngine):
 
 
 class World:
-    def __init__(self, count: int = 2, most_at_once: int = 2, failing: int | None = None) -> None:
+    def __init__(self, count: int = 2, most_at_once: int = 2, failing: int | None = None, **options: Any) -> None:
         self.made: list[Replica] = []
         self.failing = failing
-        self.engine = Replicas(self.make, count, most_at_once)
+        self.engine = Replicas(self.make, count, most_at_once, **options)
 
     def make(self, number: int, packed: str) -> Engine:
         self.made.append(Replica(number, packed, number == self.failing))
@@ -96,6 +98,39 @@ async def test_who_waits_is_served_in_order_by_whoever_is_free() -> None:
     assert world.made[1].asked == ["1", "2", "3", "4", "5"] and world.made[0].asked == ["0"]
     world.release()
     await tasks[0]
+
+
+async def test_the_queue_is_in_the_figure_of_what_waits() -> None:
+    metrics = Metrics()
+    world = World(2, most_at_once=1, on_queue=metrics.model("demo", "1").on_queue)
+    await world.engine.start()
+    world.hold()
+    tasks = asking(world, *(make_request(str(at), [at], max_tokens=2) for at in range(5)))
+    await asyncio.sleep(0.01)
+
+    def told() -> list[str]:
+        lines = metrics.exposition().decode().splitlines()
+        return [line.split()[-1] for line in lines if line.startswith("dosirak_num_requests_waiting{")]
+
+    assert (world.engine.stats.waiting, told()) == (3, ["3.0"])
+    metrics.model("demo", "1").on_step(EngineStats(waiting=2), replica=1)
+    assert told() == ["5.0"], "those of the replicas too"
+    world.release()
+    await asyncio.gather(*tasks)
+    metrics.model("demo", "1").on_step(EngineStats(), replica=1)
+    assert (world.engine.stats.waiting, told()) == (0, ["0.0"])
+
+
+async def test_one_that_falls_silent_gets_nothing_while_another_is_heard() -> None:
+    world = World(2)
+    await world.engine.start()
+    world.made[0].silent_seconds = SILENT_SECONDS
+    assert world.engine.silent_seconds == SILENT_SECONDS
+    for at in range(4):
+        await answer(world.engine, make_request(str(at), [at], max_tokens=2))
+    assert not world.made[0].asked
+    world.made[1].silent_seconds = SILENT_SECONDS
+    await answer(world.engine, make_request("all are silent", [7], max_tokens=2))
 
 
 async def test_one_that_leaves_the_queue_holds_up_nobody() -> None:

@@ -29,7 +29,7 @@ from service.api.http.headers import IdempotencyKey
 from service.errors import Conflict, DosirakError, Unavailable
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
-from service.storage.sessions import LEASE_SECONDS, Claim, Done, Finished, StoredAnswer
+from service.storage.sessions import LEASE_SECONDS, Claim, Done, Finished, InProgress, StoredAnswer
 from service.tasks import cancelled
 
 if TYPE_CHECKING:
@@ -73,10 +73,13 @@ class Claimed:
 
 async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Claimed | Finished:
     """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body,
-    Unavailable where there is no database or the first request takes too long."""
+    Unavailable where there is no database or the first request takes too long, Overloaded where too many wait."""
     idempotency = (await service.answers.conversations.store()).idempotency
-    seconds = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
-    first = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *seconds]))
+    first = await idempotency.begin(key.owner, key.text, key.body_hash)
+    if isinstance(first, InProgress):
+        seconds = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
+        with service.answers.waiting.entered(1):
+            first = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *seconds]))
     return first if isinstance(first, Finished) else Claimed(idempotency, first.claim)
 
 

@@ -10,8 +10,9 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import Response
 
+from models.manifest import Manifest
 from models.repository.repository import Repository
-from service.api.deps import ServiceDep
+from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
 from service.api.http.documented import Router
@@ -20,6 +21,7 @@ from service.api.kserve.answer_schemas import Loaded, RepositoryIndex, Unloaded
 from service.api.kserve.routes import ReferenceDep
 from service.api.kserve.schemas import IndexBody, LoadBody, UnloadBody
 from service.deployments.deployment import DeploymentState
+from service.generation.admission import NOT_LOADED
 
 PREFIX: Final = "/v2/repository"
 READY: Final = "READY"
@@ -30,7 +32,7 @@ STATES: Final = {
     DeploymentState.DRAINING: "UNLOADING",
     DeploymentState.FAILED: "UNAVAILABLE",
 }
-NOT_LOADED: Final = ("UNAVAILABLE", "not loaded")
+ABSENT: Final = ("UNAVAILABLE", "not loaded")
 router = Router(prefix=PREFIX, tags=["kserve"])
 INDEX: Final = json_body(IndexBody, any_type=True)
 LOAD: Final = json_body(LoadBody, any_type=True)
@@ -50,7 +52,7 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
     entries = []
     for name in repository.models():
         for manifest in repository.versions(name):
-            state, reason = states.get(manifest.reference, NOT_LOADED)
+            state, reason = states.get(manifest.reference, ABSENT)
             entries.append({"name": name, "version": manifest.version, "state": state, "reason": reason})
     return entries
 
@@ -59,14 +61,27 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
 async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
     """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
     name, as with `POST /v1/deployments`."""
-    deployment = await service.deployments.begin_loading(reference)
-    await while_connected(http.receive, deployment.settled(service.settings.load_timeout_seconds))
-    manifest = deployment.manifest
+    manifest = await while_connected(http.receive, _loaded(service, reference))
     return json_response({"name": manifest.name, "version": manifest.version, "load": True})
 
 
+async def _loaded(service: Service, reference: str) -> Manifest:
+    async with service.answers.waiting.waiting(NOT_LOADED):
+        await service.deployments.settled(reference, DeploymentState.DRAINING)
+        deployment = await service.deployments.begin_loading(reference)
+        await deployment.settled(service.settings.load_timeout_seconds)
+        return deployment.manifest
+
+
 @router.post("/models/{model}/unload", response_model=Unloaded)
-async def unload(service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
-    """Drains the version that the reference means now, and ends its engine process. Answers at once."""
-    manifest = (await service.deployments.unload(reference)).manifest
+async def unload(http: Request, service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
+    """Drains the version that the reference means now, and ends its engine process. Answers once that has begun; while
+    the version loads, it waits."""
+    manifest = await while_connected(http.receive, _unloaded(service, reference))
     return json_response({"name": manifest.name, "version": manifest.version, "unload": True})
+
+
+async def _unloaded(service: Service, reference: str) -> Manifest:
+    async with service.answers.waiting.waiting(NOT_LOADED):
+        await service.deployments.settled(reference, DeploymentState.LOADING)
+        return (await service.deployments.unload(reference)).manifest

@@ -26,6 +26,7 @@ from service.api.ollama.dialect import (
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Deployments
+from service.generation.admission import NOT_LOADED
 
 router = Router(tags=["ollama"])
 CHAT: Final = json_body(OllamaChatBody, any_type=True)
@@ -59,21 +60,29 @@ async def _without_text(
 async def load_or_unload(
     http: Request, service: Service, model: str, keep_alive: float | None
 ) -> tuple[str, Literal["load", "unload"]]:
-    """Loads a model, or with `keep_alive` 0 unloads it. Returns the version and which of both was done; done twice it
-    is the same, so an Idempotency-Key is only checked."""
+    """Loads a model, or with `keep_alive` 0 unloads it, once it does not drain or load. Returns the version and which
+    of both was done; done twice it is the same, so an Idempotency-Key is only checked."""
     key_of(http)
-    if keep_alive == 0:
-        manifest = await _unload(service.deployments, model)
-        return manifest.reference, "unload"
-    deployment = await while_connected(http.receive, service.deployments.ensure_loaded(model))
-    if keep_alive is not None:
-        service.deployments.keep_alive(deployment, keep_alive)
-    return deployment.manifest.reference, "load"
+    return await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))
+
+
+async def _loaded_or_unloaded(
+    service: Service, model: str, keep_alive: float | None
+) -> tuple[str, Literal["load", "unload"]]:
+    async with service.answers.waiting.waiting(NOT_LOADED):
+        if keep_alive == 0:
+            await service.deployments.settled(model, DeploymentState.LOADING)
+            return (await _unload(service.deployments, model)).reference, "unload"
+        await service.deployments.settled(model, DeploymentState.DRAINING)
+        deployment = await service.deployments.ensure_loaded(model)
+        if keep_alive is not None:
+            service.deployments.keep_alive(deployment, keep_alive)
+        return deployment.manifest.reference, "load"
 
 
 async def _unload(deployments: Deployments, reference: str) -> Manifest:
     """Begins to unload the version, where it is loaded, and returns it. Raises NotFound, InvalidRequest, and Conflict
-    while it is loading."""
+    where it is still loading."""
     manifest = deployments.resolve(reference)
     loaded = (each for each in deployments.all() if each.state is not DeploymentState.DRAINING)
     if any(each.manifest.reference == manifest.reference for each in loaded):

@@ -113,6 +113,7 @@ class ReplicaShown(Shown):
     running: int
     waiting: int
     restarts: int
+    silent_seconds: float
     kv_blocks: Blocks
 
 

@@ -12,6 +12,7 @@ from service.api.answering.callers import for_caller, note_caller
 from service.api.answering.responses import respond, respond_whole
 from service.api.deps import Service, ServiceDep
 from service.api.http.bodies import json_body
+from service.api.http.connection import while_connected
 from service.api.http.documented import Router, streams
 from service.api.http.encoding import json_response
 from service.api.tgi import dialect as native
@@ -73,7 +74,8 @@ async def _answer(http: Request, service: Service, body: GenerateBody, stream: b
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
     request = native.parse(body, service.settings, stream=False)
-    deployment, found = await service.answers.preview(for_caller(http, request, service.settings.context_policy))
+    request = for_caller(http, request, service.settings.context_policy)
+    deployment, found = await while_connected(http.receive, service.answers.preview(request))
     manifest = deployment.manifest
     told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(found, ContextOverflow):

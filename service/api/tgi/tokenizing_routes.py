@@ -3,14 +3,16 @@ the window."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from fastapi import Request
 from starlette.responses import Response
 
-from service.api.deps import ServiceDep, Text
+from service.api.deps import Service, ServiceDep, Text
 from service.api.http.bodies import json_body
+from service.api.http.connection import while_connected
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.chat_schemas import use_of
@@ -30,12 +32,19 @@ NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 @router.post("/tokenize", response_model=list[TextToken] | TokenizeCount)
-async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
+async def tokenize(http: Request, service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
     """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
-    deployment = await service.deployments.ensure_loaded(body.model)
-    if body.tools and not service.settings.generic_tools:
-        refuse_described(deployment)
-    return json_response(await asyncio.to_thread(_tokenized, deployment, body))
+
+    def read(deployment: Deployment) -> Any:
+        if body.tools and not service.settings.generic_tools:
+            refuse_described(deployment)
+        return _tokenized(deployment, body)
+
+    return await _answer(http, service, body.model, read)
+
+
+async def _answer(http: Request, service: Service, model: str | None, read: Callable[[Deployment], Any]) -> Response:
+    return json_response(await while_connected(http.receive, service.answers.read(model, read)))
 
 
 def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
@@ -65,13 +74,12 @@ def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
 
 
 @router.post("/detokenize", response_model=Detokenized)
-async def detokenize(service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
+async def detokenize(http: Request, service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
     """Returns, as vLLM, the text of token ids. Bytes that complete no character become U+FFFD."""
-    deployment = await service.deployments.ensure_loaded(body.model)
-    return json_response({"prompt": await asyncio.to_thread(_text_of, deployment.tokenizer, body)})
+    return await _answer(http, service, body.model, lambda deployment: _detokenized(deployment.tokenizer, body))
 
 
-def _text_of(tokenizer: Tokenizer, body: DetokenizeBody) -> str:
+def _detokenized(tokenizer: Tokenizer, body: DetokenizeBody) -> dict[str, str]:
     unknown = max(body.tokens, default=0)
     if unknown >= tokenizer.vocab_size:
         raise InvalidRequest(
@@ -80,25 +88,27 @@ def _text_of(tokenizer: Tokenizer, body: DetokenizeBody) -> str:
             param="tokens",
             vocab_size=tokenizer.vocab_size,
         )
-    return tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+    return {"prompt": tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)}
 
 
 @router.get("/tokenizer_info", response_model=TokenizerInfo)
-async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Response:
+async def tokenizer_info(http: Request, service: ServiceDep, model: Text | None = None) -> Response:
     """Returns, under vLLM's names, what a client needs to write prompts as the version's tokenizer does."""
-    tokenizer = (await service.deployments.ensure_loaded(model)).tokenizer
+    return await _answer(http, service, model, lambda deployment: _info(deployment.tokenizer))
+
+
+def _info(tokenizer: Tokenizer) -> dict[str, Any]:
     named = {name: tokenizer.named_token(name) for name in NAMED}
     length = tokenizer.model_max_length or None
     told = {"chat_template": tokenizer.chat_template, "model_max_length": length}
-    return json_response({"tokenizer_class": tokenizer.class_name, **named, **told})
+    return {"tokenizer_class": tokenizer.class_name, **named, **told}
 
 
 @router.post("/chat_tokenize", response_model=ChatTokens)
-async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
+async def chat_tokenize(http: Request, service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
     """Returns, as TGI, the chat as the template writes it, with the generation prompt, and its tokens with their
     positions."""
-    deployment = await service.deployments.ensure_loaded(body.model)
-    return json_response(await asyncio.to_thread(_chat_tokenized, deployment.tokenizer, body))
+    return await _answer(http, service, body.model, lambda deployment: _chat_tokenized(deployment.tokenizer, body))
 
 
 def _chat_tokenized(tokenizer: Tokenizer, body: ChatTokenizeBody) -> dict[str, Any]:

@@ -102,6 +102,10 @@ class EngineClient:
         return self._supervisor.restarts
 
     @property
+    def silent_seconds(self) -> float:
+        return self._supervisor.silent_seconds
+
+    @property
     def replicas(self) -> Sequence[Engine]:
         return (self,)
 

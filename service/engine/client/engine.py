@@ -64,6 +64,12 @@ class Engine(Protocol):
     def restarts(self) -> int: ...
 
     @property
+    def silent_seconds(self) -> float:
+        """The longest time for which a process that owes an answer has said nothing, not even a heartbeat; one that is
+        stopped or hangs. 0 while it owes none."""
+        ...
+
+    @property
     def replicas(self) -> Sequence[Engine]:
         """The engines of one process each in this engine; the engine itself if it has one process."""
         ...

@@ -96,6 +96,7 @@ def _beginnings(request: Request) -> Iterator[int]:
         yield key
 
 
+SILENT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.5
 """A queued request checks the replicas' states at this interval."""
 
@@ -114,8 +115,12 @@ class _Seat:
 class Replicas:
     """Works as `EngineClient`, over `count` of them. Lives in one event loop."""
 
-    def __init__(self, make: MakeReplica, count: int, most_at_once: int) -> None:
+    def __init__(
+        self, make: MakeReplica, count: int, most_at_once: int, on_queue: Callable[[int], None] = lambda waiting: None
+    ) -> None:
+        """`on_queue` is called with the number of requests in the queue whenever it changes."""
         self._make = make
+        self._on_queue = on_queue
         self._count = count
         self._most_at_once = most_at_once
         self._seats = [_Seat(make(0, ""))]
@@ -134,10 +139,11 @@ class Replicas:
 
     @property
     def stats(self) -> EngineStats:
-        """Sums over the replicas. Figures of the last step, the cost line and forecasts are the first
+        """Sums over the replicas, and the queue. Figures of the last step, the cost line and forecasts are the first
         replica's; seats become free at the rate of all."""
         each = [seat.engine.stats for seat in self._seats]
         sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
+        sums["waiting"] += len(self._queue)
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
         return replace(EngineStats(**first, **sums), seat_seconds=each[0].seat_seconds / len(each))
 
@@ -167,6 +173,10 @@ class Replicas:
     @property
     def restarts(self) -> int:
         return sum(seat.engine.restarts for seat in self._seats)
+
+    @property
+    def silent_seconds(self) -> float:
+        return max(seat.engine.silent_seconds for seat in self._seats)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """Starts the first replica alone, then the others at once. Raises EngineFailed; then all are stopped."""
@@ -226,6 +236,7 @@ class Replicas:
         """Waits for a seat, in order of arrival. Raises Unavailable as soon as no replica can ever serve."""
         turn = asyncio.Event()
         self._queue.append(turn)
+        self._on_queue(len(self._queue))
         try:
             while self._queue[0] is not turn or not self._open():
                 self._require_living()
@@ -236,6 +247,7 @@ class Replicas:
             return self._router.place(request, self._open())
         finally:
             self._queue.remove(turn)
+            self._on_queue(len(self._queue))
             self._call_next()
 
     def _require_living(self) -> None:
@@ -243,9 +255,10 @@ class Replicas:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
 
     def _open(self) -> list[_Seat]:
-        """Returns the ready replicas with room. If no replica is ready, with or without room, returns the restarting
-        ones with room."""
-        living = [(seat, seat.engine.state) for seat in self._seats]
+        """Returns the ready replicas with room; one that falls silent only where all do. If no replica is ready, with
+        or without room, returns the restarting ones with room."""
+        heard = [seat for seat in self._seats if seat.engine.silent_seconds < SILENT_SECONDS]
+        living = [(seat, seat.engine.state) for seat in heard or self._seats]
         best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 

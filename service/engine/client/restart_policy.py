@@ -94,14 +94,15 @@ class HangWatch:
     def __init__(self, policy: RestartPolicy) -> None:
         self.interval = min(1.0, policy.hang_seconds / 4)
         self._policy = policy
-        self._silence = 0.0
+        self.silence = 0.0
+        """Seconds without a frame of a process that owes an answer, as `look` saw them."""
         self._looked_at: float | None = None
         self._overrun = ""
         self._reason = ""
 
     def heard(self) -> None:
         """Notes a frame."""
-        self._silence = 0.0
+        self.silence = 0.0
         self._overrun = ""
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -115,8 +116,8 @@ class HangWatch:
         """Returns why the process must be killed, as a clause; "" if it must not."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.interval)
         self._looked_at = now
-        self._silence = self._silence + elapsed if owes_answer else 0.0
-        if self._silence > self._policy.hang_seconds:
+        self.silence = self.silence + elapsed if owes_answer else 0.0
+        if self.silence > self._policy.hang_seconds:
             self._reason = f"said nothing for {self._policy.hang_seconds:g} s"
         elif self._overrun and owes_answer:
             self._reason = self._overrun

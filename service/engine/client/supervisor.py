@@ -115,6 +115,11 @@ class Supervisor:
         """The id of the process that loads or serves, or of the last one that did."""
         return self._process.pid if self._process else None
 
+    @property
+    def silent_seconds(self) -> float:
+        """The time as in Engine.silent_seconds."""
+        return self._watch.silence
+
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """Starts the engine as Engine.start does. It does not try a failed first load again; the caller gets the
         error."""

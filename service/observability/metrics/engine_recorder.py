@@ -12,6 +12,8 @@ from service.engine.protocol.messages import EngineInfo, EngineStats
 from service.engine.protocol.work import Peaks, PhaseWork
 from service.observability.metrics.families import EngineFamilies
 
+QUEUE: Final = -1
+"""Stands for a replica: what waits in front of all of them."""
 PHASES: Final = ("prefill", "decode")
 COST_TERMS: Final = ("constant", "tokens", "kv_tokens", "prefill_context")
 _NOTHING: Final = EngineStats()
@@ -42,9 +44,10 @@ class EngineRecorder:
         self._sequences = families.batch_size.labels(*labels)
         self._work = {phase: _PhaseCounters(families, (*labels, phase)) for phase in PHASES}
         self._kv_usage = families.kv_usage.labels(*labels)
+        self._waiting = families.waiting.labels(*labels)
         self._sums = [
             (families.running.labels(*labels), "running"),
-            (families.waiting.labels(*labels), "waiting"),
+            (self._waiting, "waiting"),
             (families.kv_offloaded.labels(*labels), "blocks_offloaded"),
         ]
         self._newest = [
@@ -86,6 +89,11 @@ class EngineRecorder:
         self._work["decode"].add(stats.decode, before.decode)
         self._raise_peaks(stats, replica)
         self._set_gauges(stats)
+
+    def on_queue(self, waiting: int) -> None:
+        """Records the queue in front of the replicas."""
+        self._last[QUEUE] = EngineStats(waiting=waiting)
+        self._waiting.set(sum(stats.waiting for stats in self._last.values()))
 
     def _raise_peaks(self, stats: EngineStats, replica: int) -> None:
         """A rate that steps reach is one that the host can do: a peak measured on a busy host was too low."""

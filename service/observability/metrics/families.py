@@ -3,7 +3,7 @@ themselves. `inventory` declares those that are read when a scrape asks."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,6 +15,9 @@ MODEL: Final = ("model", "version")
 PHASE: Final = (*MODEL, "phase")
 
 
+Observed = TypeVar("Observed", Counter, Histogram, SwiftHistogram)
+
+
 class _Families:
     """Declares families of one registry under the prefix."""
 
@@ -22,28 +25,36 @@ class _Families:
         self._registry = registry
         self.of_versions: list[Counter | Histogram | SwiftHistogram] = []
         """Counters and histograms whose only labels are a version's."""
+        self._by_version: list[Counter | Gauge | Histogram | SwiftHistogram] = []
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        made = Counter(PREFIX + name, text, labels, registry=self._registry)
-        if labels == MODEL:
-            self.of_versions.append(made)
-        return made
+        return self._noted(Counter(PREFIX + name, text, labels, registry=self._registry), labels)
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(PREFIX + name, text, labels, registry=self._registry)
+        made = Gauge(PREFIX + name, text, labels, registry=self._registry)
+        if labels[:2] == MODEL:
+            self._by_version.append(made)
+        return made
 
     def histogram(
         self, name: str, text: str, bounds: tuple[float, ...], labels: tuple[str, ...] = MODEL, prefix: str = PREFIX
     ) -> Histogram:
-        made = Histogram(prefix + name, text, labels, buckets=bounds, registry=self._registry)
-        if labels == MODEL:
-            self.of_versions.append(made)
-        return made
+        return self._noted(Histogram(prefix + name, text, labels, buckets=bounds, registry=self._registry), labels)
 
     def swift(self, name: str, text: str, bounds: tuple[float, ...]) -> SwiftHistogram:
-        made = SwiftHistogram(PREFIX + name, text, MODEL, bounds, self._registry)
-        self.of_versions.append(made)
+        return self._noted(SwiftHistogram(PREFIX + name, text, MODEL, bounds, self._registry), MODEL)
+
+    def _noted(self, made: Observed, labels: tuple[str, ...]) -> Observed:
+        if labels == MODEL:
+            self.of_versions.append(made)
+        if labels[:2] == MODEL:
+            self._by_version.append(made)
         return made
+
+    def forget(self, model: str, version: str) -> None:
+        """Takes a version's series away."""
+        for family in self._by_version:
+            family.remove_by_labels({"model": model, "version": version})
 
 
 class AnswerFamilies(_Families):

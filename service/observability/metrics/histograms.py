@@ -104,6 +104,10 @@ class SwiftHistogram(Collector):
             self._known[values] = Observations(self._bounds)
         return self._known[values]
 
+    def remove_by_labels(self, labels: dict[str, str]) -> None:
+        """Takes the series with these label values away, as the library does."""
+        self._known.pop(tuple(labels[name] for name in self._labels), None)
+
     def collect(self) -> Iterator[HistogramMetricFamily]:
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for values, observations in list(self._known.items()):

@@ -30,16 +30,20 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One reading. `deployments` counts versions by state, `promotions` moves of aliases by kind. `aliases` are (model,
-    version, alias); `canaries` are (model, version, alias, percent of the conversations that the version gets as a
-    rollout's candidate); `broken` are (model, version, alias with a gate, limits that the version breaks). None of
-    `free_bytes`: the data directory cannot be looked at; of `records_reachable`: this server shares no records."""
+    """One reading. `deployments` counts versions by state, `promotions` moves of aliases by kind. `observed` are the
+    (model, version) that answers or engine steps are recorded for. `aliases` are (model, version, alias); `canaries`
+    are (model, version, alias, percent of the conversations that the version gets as a rollout's candidate); `broken`
+    are (model, version, alias with a gate, limits that the version breaks); `silent` are (model, version, seconds
+    without a word of a process that owes an answer). None of `free_bytes`: the data directory cannot be looked at; of
+    `records_reachable`: this server shares no records."""
 
     deployments: Mapping[str, int] = field(default_factory=dict)
     served: tuple[Served, ...] = ()
+    observed: frozenset[tuple[str, str]] = frozenset()
     aliases: tuple[tuple[str, str, str], ...] = ()
     canaries: tuple[tuple[str, str, str, float], ...] = ()
     broken: tuple[tuple[str, str, str, int], ...] = ()
+    silent: tuple[tuple[str, str, float], ...] = ()
     promotions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     free_bytes: int | None = None
     records_reachable: bool | None = None
@@ -79,6 +83,12 @@ class InventoryCollector(Collector):
             "Limits of an alias's gate that the version which it points to breaks.",
             (*MODEL, "alias"),
             [(labels, count) for *labels, count in known.broken],
+        )
+        yield _gauge(
+            "engine_silent_seconds",
+            "Longest silence of an engine process that owes an answer.",
+            MODEL,
+            [(labels, seconds) for *labels, seconds in known.silent],
         )
         moves = CounterMetricFamily(PREFIX + "promotions", "Moves of aliases, in all histories.", labels=("kind",))
         for kind, count in known.promotions.items():

@@ -3,7 +3,8 @@ text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, disable_created_metrics, generate_latest
@@ -22,6 +23,8 @@ STRANGE: Final = ("404", "405")
 """Statuses of a request that no route takes; with a key also 401."""
 REJECTED: Final = ("overloaded", "deadline_exceeded", "unavailable")
 """Codes of errors that refuse a request before an engine has it."""
+KEPT_SECONDS: Final = 600.0
+"""So long a scraper has for an unloaded version's last numbers."""
 BATCH_LINES: Final = ("completed", "failed")
 STORE_OPERATIONS: Final = ("history", "append", "read", "write", "maintain")
 
@@ -30,7 +33,8 @@ class Metrics:
     """It owns its registry, so that several apps can live in one process. `model` returns the recorder of one
     version."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._answers = AnswerFamilies(self.registry)
@@ -44,6 +48,8 @@ class Metrics:
         self._vllm = CollectorRegistry()
         self._vllm.register(Renamed(self.registry))
         self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._missed: dict[tuple[str, str], float] = {}
+        """When a scrape first found a version of `_models` unloaded."""
         self._guard_rules: tuple[tuple[str, str], ...] = ()
         self._keeps_recent = False
         self._begin()
@@ -135,10 +141,17 @@ class Metrics:
         self._http.build_info.labels(server_version).set(1)
 
     def take_stock(self, inventory: Inventory) -> None:
-        """Takes in what is true now; every deployed version has its series from here on."""
+        """Takes in what is true now; every deployed version has its series from here on, and loses them KEPT_SECONDS
+        after it was first missed."""
         self._inventory.newest = inventory
         for each in inventory.served:
             self.model(each.model, each.version)
+        now = self._clock()
+        self._missed = {key: self._missed.get(key, now) for key in self._models if key not in inventory.observed}
+        for key in [key for key, since in self._missed.items() if now - since >= KEPT_SECONDS]:
+            del self._models[key]
+            for families in (self._answers, self._engine):
+                families.forget(*key)
 
     def exposition(self, as_vllm: bool = False) -> bytes:
         """Returns the text format that `CONTENT_TYPE` names. Any thread may call it."""
@@ -148,9 +161,7 @@ class Metrics:
 def _may_name_unknown(route: str, method: str) -> bool:
     """Returns whether a route that only reads or generates takes a model's name, or any path. What writes to the
     repository is asked by operators."""
-    if route.startswith("/ui/") and "{path" not in route:
-        return False  # pages are the same for every name
-    if method == "POST":
+    if method == "POST" and not route.startswith("/ui/"):
         return "{" not in route
     return method == "GET" and any(part in route for part in ("/models/", "{path"))
 

@@ -115,6 +115,10 @@ class ModelMetrics:
         """Records the facts of an engine process that is ready."""
         self._engine.on_ready(info, replica)
 
+    def on_queue(self, waiting: int) -> None:
+        """Records how many requests wait in front of the engine's replicas."""
+        self._engine.on_queue(waiting)
+
     def on_step(self, stats: EngineStats, replica: int = 0) -> None:
         """Records one engine step, or empty stats when the process died: totals then start again at 0."""
         self._engine.on_step(stats, replica)

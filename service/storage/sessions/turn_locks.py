@@ -9,8 +9,8 @@ locks; then the session's revision keeps two turns apart, and the second gets a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import FunctionElement, func
@@ -21,6 +21,8 @@ from service.storage.database.database import Database, translated
 
 MOST_IN_LINE = 32
 """Turns of one session that wait behind the one that runs."""
+MOST_WAITING = 512
+"""Turns of all sessions that wait."""
 RETRY_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
@@ -29,6 +31,7 @@ class TurnLocks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lines: dict[tuple[str, str], _Line] = {}
+        self._waiting = 0
         self._connection: AsyncConnection | None = None
         self._statement = asyncio.Lock()  # a connection takes one statement at a time
 
@@ -41,30 +44,50 @@ class TurnLocks:
         """Holds the session for the caller until the block ends. Raises Unavailable where the database cannot be
         reached, Overloaded where the line is full."""
         key = (owner, session)
-        line = self._lines.setdefault(key, _Line())
-        if line.members > MOST_IN_LINE:
-            raise Overloaded(
-                f"{MOST_IN_LINE} turns of this session wait already: send one when another was answered",
-                retry_after=RETRY_SECONDS,
-            )
+        line = self._lines.get(key) or _Line()
+        self._refuse_more(line)
+        self._lines[key] = line
         line.members += 1
+        handed_on = line.lock.locked()
         try:
-            handed_on = line.lock.locked()
-            async with line.lock:
-                if self._database.is_sqlite:
-                    yield
-                    return
-                if handed_on:
-                    await asyncio.sleep(2 * _POLL_SECONDS)  # another instance's turn gets its chance
-                connection = await self._take(_name(key))
-                try:
-                    yield
-                finally:
-                    await self._database.finish(self._give_back(connection, _name(key)))
+            async with AsyncExitStack() as held:
+                with self._counted():
+                    await held.enter_async_context(line.lock)
+                    if not self._database.is_sqlite:
+                        await held.enter_async_context(self._taken(_name(key), handed_on))
+                yield
         finally:
             line.members -= 1
             if not line.members:
                 del self._lines[key]
+
+    def _refuse_more(self, line: _Line) -> None:
+        """Raises Overloaded where one more may not wait. Another instance may hold a session that has no line here."""
+        may_wait = line.members > 0 or not self._database.is_sqlite
+        if line.members > MOST_IN_LINE or (may_wait and self._waiting >= MOST_WAITING):
+            whose, waiting = ("this session", MOST_IN_LINE) if line.members > MOST_IN_LINE else ("all", self._waiting)
+            raise Overloaded(
+                f"{waiting} turns of {whose} wait already: send one when another was answered",
+                retry_after=RETRY_SECONDS,
+            )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    @asynccontextmanager
+    async def _taken(self, name: FunctionElement[int], handed_on: bool) -> AsyncIterator[None]:
+        if handed_on:
+            await asyncio.sleep(2 * _POLL_SECONDS)  # another instance's turn gets its chance
+        connection = await self._take(name)
+        try:
+            yield
+        finally:
+            await self._database.finish(self._give_back(connection, name))
 
     async def _take(self, name: FunctionElement[int]) -> AsyncConnection:
         while True:
