@@ -45,17 +45,19 @@ NEWCOMER: Final = Patience(quiet_seconds=10.0, all_seconds=25.0)
 _MOVED_SECONDS = 5.0
 _WAIT_SECONDS = 1.0
 
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        help="A hub id, ORG/NAME[:Q4_K_M][@REVISION]; a directory, as ./NAME, or ./NAME.gguf; name, "
+        "name:version or name@alias of the repository; or a name of `dosirak model catalogue`. The default model "
+        "where it is left out.",
+        autocompletion=complete_model,
+    ),
+]
+
 
 def serve(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A hub id, ORG/NAME[:Q4_K_M][@REVISION]; a directory, as ./NAME, or ./NAME.gguf; name, "
-            "name:version or name@alias of the repository; or a name of `dosirak model catalogue`. The default model "
-            "where it is left out.",
-            autocompletion=complete_model,
-        ),
-    ] = None,
+    model: Model = None,
     precision: Annotated[
         str | None,
         typer.Option(
