@@ -48,8 +48,8 @@ _WAIT_SECONDS = 1.0
 Model = Annotated[
     str | None,
     typer.Argument(
-        help="A hub id, ORG/NAME[:Q4_K_M][@REVISION]; a directory, as ./NAME, or ./NAME.gguf; name, "
-        "name:version or name@alias of the repository; or a name of `dosirak model catalogue`. The default model "
+        help="A hub id, ORG/NAME or ORG/NAME:Q4_K_M, also with @REVISION; a directory, as ./NAME, or ./NAME.gguf; "
+        "name, name:version or name@alias of the repository; or a name of `dosirak model catalogue`. The default model "
         "where it is left out.",
         autocompletion=complete_model,
     ),
