@@ -95,14 +95,14 @@ def memory_read(memory: Tensor, repeats: int) -> float:
 
 def ways(memory: Tensor) -> list[Way]:
     """Returns the ways of this machine: torch's fp32, bf16 and int8 products, and our own."""
-    of_machine = []
+    possible = []
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16), ("int8", torch.int8)):
-        of_machine.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
+        possible.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
         if (kernels := library()) is not None:
-            of_machine.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
+            possible.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
     if kernels is not None and kernels.has_int4:
-        of_machine.append(_native(kernels, memory, "int4 native", KINDS[INT4]))
-    return of_machine
+        possible.append(_native(kernels, memory, "int4 native", KINDS[INT4]))
+    return possible
 
 
 def ways_of(dtype: str, memory: Tensor) -> list[Way]:

@@ -66,8 +66,8 @@ def _sentence(error: Any) -> str:
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         known = ", ".join(PARTS.get(str(place[0]), {}))
         return f"{where}.kind is one of {known}"
-    but = "" if isinstance(error["input"], dict | list | Scenario | BaseModel) else f", not {error['input']!r}"
-    return f"{where}: {said[0].lower()}{said[1:]}{but}" if where else said
+    shown_input = "" if isinstance(error["input"], dict | list | Scenario | BaseModel) else f", not {error['input']!r}"
+    return f"{where}: {said[0].lower()}{said[1:]}{shown_input}" if where else said
 
 
 def _nearest(name: str, place: Sequence[str | int]) -> str:
