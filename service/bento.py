@@ -71,14 +71,14 @@ class Dosirak:
         return True
 
     @bentoml.api(route="/bento/generate", input_spec=GenerateInput)  # type: ignore[untyped-decorator]
-    async def generate(self, ctx: bentoml.Context, **asked: object) -> dict[str, object]:
+    async def generate(self, ctx: bentoml.Context, **fields: object) -> dict[str, object]:
         """Text for a prompt: what `POST /generate` answers."""
-        return await answer(app, ctx, GENERATE, generate_body(asked))
+        return await answer(app, ctx, GENERATE, generate_body(fields))
 
     @bentoml.api(route="/bento/chat", input_spec=ChatInput)  # type: ignore[untyped-decorator]
-    async def chat(self, ctx: bentoml.Context, **asked: object) -> dict[str, object]:
+    async def chat(self, ctx: bentoml.Context, **fields: object) -> dict[str, object]:
         """The next turn of a chat: what `POST /generate` answers to `messages`."""
-        return await answer(app, ctx, GENERATE, generate_body(asked))
+        return await answer(app, ctx, GENERATE, generate_body(fields))
 
 
 # All layers around BentoML's own routes are added here; the last one added is the innermost.

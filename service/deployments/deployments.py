@@ -27,7 +27,7 @@ from service.deployments import vllm_copies
 from service.deployments.activity import Activity
 from service.deployments.default_model import DefaultModel
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.engine_choice import NOTHING_NAMED, EngineChoice, Kinds, Wanted
+from service.deployments.engine_choice import NOTHING_NAMED, DeploymentSpec, EngineChoice, Kinds
 from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.following import Following
@@ -105,7 +105,7 @@ class Deployments:
         self.has_engine = engine_factory is not None
         self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks, devices)
         self._following = Following(self._router, self._loaded, self.rollouts, self._begin_loading)
-        self._wanted = WantedDeployments(repository, self._loaded, self._following, self._choice)
+        self._by_name = WantedDeployments(repository, self._loaded, self._following, self._choice)
         self._default = DefaultModel(self._router, self._loaded, self._following, self._choice)
         self._idle = Idle(self._loaded, self._following, self._default, idle_timeout, self._tasks)
         self._unloads_idle = bool(idle_timeout)
@@ -196,8 +196,8 @@ class Deployments:
         Raises Conflict for a deployment that has another number of replicas, another draft model, window or engine, and
         for an engine that is not installed; InvalidRequest for a draft model or an engine that cannot be."""
         self._refuse_when_unable()
-        wanted = Wanted(replicas, draft, engine, engine_options, max_model_len)
-        return await self._wanted.begin_loading(self.resolve(reference), wanted)
+        spec = DeploymentSpec(replicas, draft, engine, engine_options, max_model_len)
+        return await self._by_name.begin_loading(self.resolve(reference), spec)
 
     async def settled(self, reference: str, state: DeploymentState) -> None:
         """Waits, for the load timeout at most, while the version that `reference` means now is LOADING, or DRAINING.
@@ -217,7 +217,7 @@ class Deployments:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
-        await self._wanted.unload(deployment)
+        await self._by_name.unload(deployment)
         return deployment
 
     def keep_alive(self, deployment: Deployment, seconds: float) -> None:
@@ -299,7 +299,7 @@ class Deployments:
         """Checks the aliases once: other processes move them as well."""
         await asyncio.sleep(_WATCH_SECONDS)
         self.follow_all()
-        await self._wanted.follow()
+        await self._by_name.follow()
         await self.follow_parsers()
         if self._preload:
             self._default.retry()

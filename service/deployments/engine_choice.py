@@ -25,7 +25,7 @@ from service.text.files import read_files
 from service.text.vocabulary import Vocabulary
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DeploymentSpec(msgspec.Struct, frozen=True):
     """How a caller wants a version to be deployed, in words; None is as the settings say."""
 
     replicas: int | None = None
@@ -112,7 +112,7 @@ class EngineChoice:
     draft: str | None
     max_model_len: int = 0
 
-    async def named(self, manifest: Manifest, spec: Wanted) -> Named:
+    async def named(self, manifest: Manifest, spec: DeploymentSpec) -> Named:
         """Returns what a caller names for `manifest`. Raises DosirakError."""
         if (spec.max_model_len or 0) > manifest.context_window:
             raise InvalidRequest(

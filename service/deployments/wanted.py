@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.engine_choice import EngineChoice, Named, Wanted, refuse_other
+from service.deployments.engine_choice import DeploymentSpec, EngineChoice, Named, refuse_other
 from service.deployments.following import Following
 from service.deployments.loaded_versions import LoadedVersions
 from service.errors import DosirakError
@@ -32,9 +32,9 @@ class WantedDeployments:
         self._loaded = loaded
         self._following = following
         self._choice = choice
-        self._followed: dict[str, Wanted] = {}
+        self._followed: dict[str, DeploymentSpec] = {}
 
-    async def begin_loading(self, manifest: Manifest, spec: Wanted) -> Deployment:
+    async def begin_loading(self, manifest: Manifest, spec: DeploymentSpec) -> Deployment:
         """Begins to load a version, or returns its existing deployment. Raises Conflict where it, or another version of
         its base, is deployed otherwise, and the errors of EngineChoice.named."""
         named = await self._choice.named(manifest, spec)
@@ -76,7 +76,7 @@ class WantedDeployments:
         deployment.pinned = True
         return deployment
 
-    def _put(self, manifest: Manifest, spec: Wanted | None) -> None:
+    def _put(self, manifest: Manifest, spec: DeploymentSpec | None) -> None:
         """Records for every instance how a version is to be deployed; None: no longer."""
         records, document = self._repository.records, f"{manifest.name}/{manifest.version}"
         if spec is None and records.document(DEPLOYMENTS, document) is None:
@@ -85,10 +85,10 @@ class WantedDeployments:
             content = None if spec is None else msgspec.json.encode(spec)
             records.put_document(DEPLOYMENTS, document, content)
 
-    def _all(self) -> dict[str, Wanted]:
+    def _all(self) -> dict[str, DeploymentSpec]:
         specs = {}
         records = self._repository.records
         for document in records.documents(DEPLOYMENTS):
             if (content := records.document(DEPLOYMENTS, document)) is not None:
-                specs[document.replace("/", ":")] = msgspec.json.decode(content, type=Wanted)
+                specs[document.replace("/", ":")] = msgspec.json.decode(content, type=DeploymentSpec)
         return specs

@@ -149,8 +149,8 @@ class Admission:
         if len(recent) < 2 or now <= recent[0]:
             return UNMEASURED_RETRY_SECONDS
         rate = len(recent) / (now - recent[0])
-        wanted = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
-        return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(wanted / rate)))
+        needed = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
+        return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(needed / rate)))
 
 
 @contextmanager

@@ -75,10 +75,10 @@ async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY)
     """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
     request = native.parse(body, service.settings, stream=False)
     request = for_caller(http, request, service.settings.context_policy)
-    deployment, found = await while_connected(http.receive, service.answers.preview(request))
+    deployment, outcome = await while_connected(http.receive, service.answers.preview(request))
     manifest = deployment.manifest
-    told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
-    if isinstance(found, ContextOverflow):
-        refusal = {"error": found.message, "code": found.code, **found.numbers}
-        return json_response({**told, "would_refuse": True, "context": None, **refusal})
-    return json_response({**told, "would_refuse": False, "context": found.shown(found.receipt)})
+    version = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
+    if isinstance(outcome, ContextOverflow):
+        refusal = {"error": outcome.message, "code": outcome.code, **outcome.numbers}
+        return json_response({**version, "would_refuse": True, "context": None, **refusal})
+    return json_response({**version, "would_refuse": False, "context": outcome.shown(outcome.receipt)})
