@@ -16,7 +16,7 @@ from service.api.edge.cookie import SECONDS, Cookie
 from service.ui.assets import STATIC, STRINGS
 from service.ui.frame import POLICY, imports, modules
 from service.ui.language import LANGUAGES
-from service.ui.screens import SCREENS
+from service.ui.screens import SCREENS, Screen
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import World
 
@@ -64,6 +64,22 @@ async def test_a_model_or_version_that_is_not_there_has_no_page(shared: World, r
     for address in (f"/ui/models/no-such{rest}", f"/ui/models/%20{rest}", "/ui/models/demo/versions/99"):
         response = await shared.client.get(address)
         assert response.status_code == 404 and "<h1>No such page</h1>" in response.text, address
+
+
+MOST_SCRIPT: Final = 60_000
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.name)
+async def test_the_scripts_of_a_screen_are_small_and_whole(shared: World, screen: Screen) -> None:
+    size = 0
+    for module in modules(screen.name):
+        sent = (await shared.client.get(f"/ui/static/x/{module}")).text
+        size += len(sent.encode())
+        for line in (STATIC / module).read_text(encoding="utf-8").splitlines():
+            is_comment = not line.strip() or line.strip().startswith("//")
+            assert module.startswith("vendor/") or is_comment or line in sent, (module, line)
+        assert module.startswith("vendor/") or sent.count("`") % 2 == 0, "no comment stands inside of a template"
+    assert size <= MOST_SCRIPT
 
 
 async def test_a_file_of_another_build_is_not_kept(shared: World) -> None:

@@ -88,7 +88,7 @@ def test_the_preview_follows_the_typing_and_the_budget(shown: Window) -> None:
     expect(page.get_by_role("status")).not_to_contain_text("session:")
     page.get_by_role("spinbutton", name="Input budget").fill("3")
     page.get_by_role("combobox", name="Policy").select_option("refuse")
-    expect(context).to_contain_text("raise context.max_input_tokens (3)")
+    expect(context).to_contain_text("context.max_input_tokens lets 3 in")
     expect(context.get_by_role("table")).to_have_count(0)
     page.get_by_role("spinbutton", name="Input budget").fill("")
     expect(context.get_by_role("table", name="Messages")).to_be_visible()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.ui.browser import Window, needs_browser
 
@@ -35,6 +35,17 @@ def test_a_version_is_one_click_away_and_says_what_it_is(shown: Window) -> None:
     expect(quality.get_by_role("row", name=re.compile("KL divergence"))).to_contain_text("passes")
     page.get_by_role("button", name="Verify files").click()
     expect(page.get_by_role("status")).to_contain_text("files are as published")
+
+
+def test_a_version_shows_no_votes_before_they_are_known(shown: Window) -> None:
+    held = list[Route]()
+    shown.page.route("**/v1/feedback/summary*", lambda route: held.append(route))
+    shown.page.goto(f"{shown.base}/ui/models/demo/versions/2")
+    expect(shown.page.get_by_role("table", name="Quality")).to_be_visible()
+    votes = shown.page.get_by_role("region", name="Feedback")
+    expect(votes).to_have_count(0)
+    held[0].continue_()
+    expect(votes.get_by_role("cell", name="0").first).to_be_visible()
 
 
 def test_theme_and_language_stay(shown: Window) -> None:
