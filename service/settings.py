@@ -135,7 +135,9 @@ class Settings(BaseSettings):
     inter_token_latency_target_ms: float = Field(
         default=100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
     )
-    max_in_progress: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
+    max_in_progress: int = Field(
+        default=512, ge=1, description="Most requests in progress, and as many that wait or are counted; more are 503."
+    )
     max_queue_seconds: float = Field(
         default=5.0,
         gt=0,

@@ -200,8 +200,11 @@ class Deployments:
         return await self._by_name.begin_loading(self.resolve(reference), spec)
 
     async def settled(self, reference: str, state: DeploymentState) -> None:
-        """Waits, for the load timeout at most, while the version that `reference` means now is LOADING, or DRAINING.
-        Raises InvalidRequest or NotFound."""
+        """Waits while the server starts, and then while the version that `reference` means is LOADING, or DRAINING; for
+        each the load timeout at most. Raises InvalidRequest or NotFound."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._load_timeout):
+                await self._prepared.wait()
         deployment = self._loaded.get(self.resolve(reference).reference)
         if deployment is not None and deployment.state is state:
             with contextlib.suppress(Unavailable):

@@ -96,6 +96,17 @@ LOADS = {
 
 
 @pytest.mark.parametrize("dialect", LOADS)
+async def test_a_load_waits_for_the_start_of_the_server(serve: Serve, dialect: str) -> None:
+    path, body, *_ = LOADS[dialect]
+    async with serve(start=False) as world:
+        asked = asyncio.create_task(world.client.post(path.replace("other", "demo"), json=body and {"model": "demo"}))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        await world.deployments.start()
+        assert (await asked).status_code == 200
+
+
+@pytest.mark.parametrize("dialect", LOADS)
 async def test_a_load_waits_for_the_drain_and_an_unload_for_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:

@@ -122,6 +122,9 @@ def test_a_step_and_a_rest() -> None:
     assert beats.get(timeout=30).step_seconds > told.step_seconds
     pulse.end()
     pulse.rest()
+    while not beats.empty():
+        beats.get()
+    assert beats.get(timeout=30) == Heartbeat(0.0, None), "also while there is nothing to do"
     pulse.work()
     assert beats.get(timeout=30)
 

@@ -65,8 +65,8 @@ class Engine(Protocol):
 
     @property
     def silent_seconds(self) -> float:
-        """The longest time for which a process that owes an answer has said nothing, not even a heartbeat; one that is
-        stopped or hangs. 0 while it owes none."""
+        """The longest time for which a process that is ready has said nothing, not even a heartbeat: it hangs or is
+        stopped. Up to some three seconds are nothing."""
         ...
 
     @property

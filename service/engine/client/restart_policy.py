@@ -95,14 +95,16 @@ class HangWatch:
         self.interval = min(1.0, policy.hang_seconds / 4)
         self._policy = policy
         self.silence = 0.0
-        """Seconds without a frame of a process that owes an answer, as `look` saw them."""
+        """Seconds without a frame, as `look` saw them."""
+        self._owing = 0.0
+        """Those of them in which the process owed an answer."""
         self._looked_at: float | None = None
         self._overrun = ""
         self._reason = ""
 
     def heard(self) -> None:
         """Notes a frame."""
-        self.silence = 0.0
+        self.silence = self._owing = 0.0
         self._overrun = ""
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -116,8 +118,9 @@ class HangWatch:
         """Returns why the process must be killed, as a clause; "" if it must not."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.interval)
         self._looked_at = now
-        self.silence = self.silence + elapsed if owes_answer else 0.0
-        if self.silence > self._policy.hang_seconds:
+        self.silence += elapsed
+        self._owing = self._owing + elapsed if owes_answer else 0.0
+        if self._owing > self._policy.hang_seconds:
             self._reason = f"said nothing for {self._policy.hang_seconds:g} s"
         elif self._overrun and owes_answer:
             self._reason = self._overrun

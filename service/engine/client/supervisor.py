@@ -118,7 +118,7 @@ class Supervisor:
     @property
     def silent_seconds(self) -> float:
         """The time as in Engine.silent_seconds."""
-        return self._watch.silence
+        return self._watch.silence if self._state is EngineState.READY else 0.0
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """Starts the engine as Engine.start does. It does not try a failed first load again; the caller gets the

@@ -1,7 +1,7 @@
 """The heartbeat is a thread of the engine process. It says that the process lives while a long step runs.
 
 The thread needs the interpreter's lock. So it falls silent if native code keeps the lock forever, or if the process is
-frozen. While there is nothing to do, the thread sleeps without a timer. It knows no requests.
+frozen. While there is nothing to do, it beats half as often. It knows no requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Pulse:
     negligible."""
 
     def __init__(self, send: Callable[[Heartbeat], None], seconds: float, forecast: Callable[[], float | None]) -> None:
-        """The thread calls `send` about every `seconds`. During a step it also calls `forecast`, which returns the
-        seconds that the step takes, or None."""
+        """The thread calls `send` about every `seconds`, twice that while there is no work. During a step it also calls
+        `forecast`, which returns the seconds that the step takes, or None."""
         self._send = send
         self._seconds = seconds
         self._forecast = forecast
@@ -43,13 +43,13 @@ class Pulse:
         self._began = None
 
     def work(self) -> None:
-        """Starts the heartbeats: there is work."""
+        """Begins to beat fast: there is work."""
         if not self._busy.is_set():
             self._resting.clear()
             self._busy.set()
 
     def rest(self) -> None:
-        """Stops the heartbeats: there is no work."""
+        """Begins to beat slowly: there is no work."""
         if self._busy.is_set():
             self._busy.clear()
             self._resting.set()
@@ -57,8 +57,7 @@ class Pulse:
     def _run(self) -> None:
         try:
             while True:
-                self._busy.wait()
-                if not self._resting.wait(self._seconds):
+                if not self._busy.wait(2 * self._seconds) or not self._resting.wait(self._seconds):
                     self._send(self._beat())
         except EOFError:  # the socket is closed; the engine's thread finds that out by itself
             return

@@ -34,7 +34,7 @@ class Inventory:
     (model, version) that answers or engine steps are recorded for. `aliases` are (model, version, alias); `canaries`
     are (model, version, alias, percent of the conversations that the version gets as a rollout's candidate); `broken`
     are (model, version, alias with a gate, limits that the version breaks); `silent` are (model, version, seconds
-    without a word of a process that owes an answer). None of `free_bytes`: the data directory cannot be looked at; of
+    without a word of an engine process). None of `free_bytes`: the data directory cannot be looked at; of
     `records_reachable`: this server shares no records."""
 
     deployments: Mapping[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class InventoryCollector(Collector):
         )
         yield _gauge(
             "engine_silent_seconds",
-            "Longest silence of an engine process that owes an answer.",
+            "Longest silence of an engine process.",
             MODEL,
             [(labels, seconds) for *labels, seconds in known.silent],
         )
