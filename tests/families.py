@@ -119,13 +119,13 @@ FAMILIES: Final = (
     Family(
         "Qwen3-Coder, Nemotron 3",
         "qwen-coder",
-        "<tool_call>\n<function=f>",
+        "<tool_call>\n<function=f>\n<parameter=p>",
         PLACED,
         _parameters(*CODER, ("<tool_call>\n", "\n</tool_call>")),
     ),
     Family(
         "Llama 3.1 with tags",
-        "qwen-coder",
+        "function-tags",
         "<function=f>{}</function>",
         PLACED,
         f"Soon.<function=weather>{ARGUMENTS}</function><function=order>{ORDERED}</function>",

@@ -27,6 +27,7 @@ from service.generation.request import GenerationRequest
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallBegun, CallText, Content
+from service.text.tools.ids import new_id
 
 A = TypeVar("A")
 CUT: Final = (FinishReason.LENGTH, FinishReason.DEADLINE)
@@ -215,7 +216,7 @@ class OutputSequence:
                     break
                 case CallBegun(index, name):
                     assert self._readers.calls is not None
-                    self.calls.append(Call(self._readers.calls.form.new_id(), name))
+                    self.calls.append(Call(new_id(self._readers.calls.form.ids), name))
                     calls.append(CallDelta(index, begun=self.calls[index]))
                 case CallText(index, text):
                     self.calls[index].arguments += text

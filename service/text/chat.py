@@ -35,7 +35,8 @@ from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
 from service.text.tools import ToolFormat
 from service.text.tools.described import as_texts, described
-from service.text.tools.formats import tool_format_of, with_ids
+from service.text.tools.formats import tool_format_of
+from service.text.tools.ids import with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
@@ -230,7 +231,7 @@ class ChatEncoder:
         them out."""
         assert self._template is not None
         form, is_open = self._form, self._options.is_open(messages)
-        messages = with_ids(form, messages)
+        messages = with_ids(form.ids if form else "", messages)
         if self._described_as is not None:
             messages = as_texts(self._described_as, messages)
         elif form is not None and form.head and form.opening and not self._template.places_calls:

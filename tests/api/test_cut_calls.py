@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.repository.repository import Repository
-from service.text.tools import format_of
+from service.text.tools.formats import TOOL_FORMATS
 from tests.api.test_tools import streamed
 from tests.fake_service import World, publish, says, serving
 from tests.families import FAMILIES, REFUSED, Family
@@ -158,7 +158,7 @@ async def test_two_turns_of_a_family(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["Kimi K2", "DeepSeek V3, R1", "gpt-oss", "Mistral, new", "FunctionGemma", "LFM2"])
 async def test_marks_that_are_control_tokens(tmp_path: Path, name: str) -> None:
     family, rust = BY_NAME[name], byte_level()
-    form = format_of(family.template)
+    form = TOOL_FORMATS[family.form]
     rust.add_special_tokens(list(form.marks))
     async with world_of(tmp_path, family.template, rust=rust) as world:
         says(world, family.says)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from service.context.prompt import Chat, build_prompt
 from service.errors import UnsupportedField
 from service.text.messages import ChatOptions, Message, Tool, ToolCall
-from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
-from service.text.tools.formats import FINAL, FORMATS
+from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
+from service.text.tools.formats import FINAL, FORMATS, known_format, refuse_format
 from service.text.tools.harmony import ChannelReader
+from service.text.tools.ids import new_id
 from tests.families import FAMILIES, REFUSED, Family
 from tests.grammars import fits
 from tests.tokenizers import load
@@ -34,8 +35,14 @@ BY_NAME = {family.name: family for family in FAMILIES}
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
+def form_of(family: Family) -> ToolFormat:
+    form = known_format(family.template)
+    assert form is not None
+    return form
+
+
 def reader_of(family: Family) -> CallReader:
-    form = format_of(family.template)
+    form = form_of(family)
     return (ChannelReader if form.has_channels else CallReader)(form, ToolUse(TOOLS).schemas)
 
 
@@ -52,7 +59,7 @@ def read(family: Family, parts: list[str]) -> tuple[str, list[tuple[str, object]
 
 @families
 def test_two_calls_are_read(family: Family) -> None:
-    assert format_of(family.template).name == family.form
+    assert form_of(family).name == family.form
     assert read(family, [family.says]) == (family.content, CALLED)
     assert read(family, list(family.says)) == (family.content, CALLED)
 
@@ -89,11 +96,11 @@ def test_two_turns_of_two_calls_are_taken_back(family: Family, tmp_path: Path) -
     """With the server's ids and with a client's own."""
     plain = load(tmp_path, chat_template=family.template)
     tokenizer = plain.with_options(ChatOptions(TOOLS))
-    form = format_of(tokenizer.template_texts)
+    form = tokenizer.tool_format
     assert tokenizer.probes.takes_two_calls is not family.alone
     chat = [Message("user", "hello")]
     for turn in range(2):
-        ids = [form.new_id(), f"toolu_of_the_client_{turn}"]
+        ids = [new_id(form.ids), f"toolu_of_the_client_{turn}"]
         calls = [ToolCall(id, name, json.dumps(given)) for id, (name, given) in zip(ids, CALLED, strict=True)]
         for some in [calls[:1], calls[1:]] if family.alone else [calls]:
             chat.append(Message("assistant", family.content, tool_calls=tuple(some)))
@@ -105,7 +112,7 @@ def test_two_turns_of_two_calls_are_taken_back(family: Family, tmp_path: Path) -
         assert prompt.receipt.parts.total == len(prompt.token_ids)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS if form.head], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_a_call_that_a_grammar_forces_is_read(form: ToolFormat) -> None:
     strict = tuple(replace(tool, strict=True) for tool in TOOLS)
     calls = tuple(ToolCall("", name, json.dumps(given, ensure_ascii=False)) for name, given in CALLED)
@@ -126,7 +133,7 @@ def test_a_call_that_a_grammar_forces_is_read(form: ToolFormat) -> None:
 def test_forms_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:
     for name, hint in REFUSED.items():
         with pytest.raises(UnsupportedField, match="cannot act"):
-            format_of(Family(name, "", hint, "", "").template)
+            (known_format(template := Family(name, "", hint, "", "").template) is None) and refuse_format(template)
 
 
 @pytest.mark.parametrize("name", ["Hermes, Qwen", "Qwen3-Coder, Nemotron 3", "gpt-oss"])

@@ -12,8 +12,8 @@ import pytest
 
 from service.errors import UnsupportedField
 from service.text.messages import Tool
-from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
-from service.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL
+from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
+from service.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, known_format
 from tests.grammars import encode, vocabulary
 
 ARGUMENTS = '{"city": "서울}\\"", "days": 3}'
@@ -101,13 +101,12 @@ FORMATS = [
 
 def test_the_format_is_what_the_template_writes() -> None:
     for template, form in FORMATS:
-        assert format_of(template) is form
+        assert known_format(template) is form
 
 
-def test_formats_that_cannot_be_read_are_refused() -> None:
+def test_formats_that_cannot_be_read_are_not_known() -> None:
     for mark in ["<｜DSML｜function_calls>", "<|observation|>", ">>>all", "Call a function as you like"]:
-        with pytest.raises(UnsupportedField, match="cannot act"):
-            format_of(f"a {mark}")
+        assert known_format(f"a {mark}") is None
 
 
 SCHEMA = {

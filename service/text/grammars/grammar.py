@@ -157,6 +157,11 @@ def literal(text: str) -> str:
     return _quoted(text)
 
 
+def exactly(text: str) -> str:
+    """Returns a part of a pattern between slashes: this text."""
+    return _escaped(re.escape(text))
+
+
 def _definitions(text: str, name: str) -> list[dict[str, Any]]:
     """Returns a grammar's text as parts of a larger one, the first of them with this name."""
     if not text.startswith("{"):

@@ -1,7 +1,7 @@
 """Tools: functions that a model may call. How a version writes its calls, what grammar forces one, and how calls are
 read from its text. The package knows texts only: no tokens, requests or HTTP."""
 
-from service.text.tools.formats import ToolFormat, format_of
+from service.text.tools.form import ToolFormat
 from service.text.tools.pieces import CallBegun, CallText, Content, Piece, Thought
 from service.text.tools.reading import CallReader
 from service.text.tools.use import ToolUse
@@ -15,5 +15,4 @@ __all__ = [
     "Thought",
     "ToolFormat",
     "ToolUse",
-    "format_of",
 ]

@@ -1,12 +1,12 @@
-"""Bodies are calls that are no JSON, read as a whole: the text behind a form's opening, up to its closing.
+"""Bodies are calls that are no JSON: the text behind a form's opening, up to its closing.
 
-    parameters   f>\\n<parameter=city>\\nSeoul\\n</parameter>\\n                  Qwen3-Coder, Nemotron 3, Seed, MiniMax
-    GLM          f\\n<arg_key>city</arg_key>\\n<arg_value>Seoul</arg_value>\\n
-    Python       [f(city="Seoul"), g()]                                        Llama 4, LFM2
-    Gemma        call:f{city:<escape>Seoul<escape>}
+    tags     f>\\n<parameter=city>\\nSeoul\\n</parameter>\\n        Qwen3-Coder, Nemotron 3, Seed, MiniMax
+             f\\n<arg_key>city</arg_key>\\n<arg_value>Seoul</arg_value>\\n                          GLM
+    Python   [f(city="Seoul"), g()]                              Llama 4, LFM2
+    Gemma    call:f{city:<escape>Seoul<escape>}
 
-Each reader takes the body and the schema of each function's parameters. It returns the calls it found; none where the
-text is no call. Where a form does not tell texts from numbers, the schema does.
+Bodies of Python and Gemma are read here as a whole: each reader takes the body, and returns the calls that it found;
+none where the text is no call. Tags are read as they come, by `service.text.tools.tagged`.
 """
 
 from __future__ import annotations
@@ -14,45 +14,24 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from service.errors import InvalidRequest
 from service.text.arguments import MOST_LEVELS, parsed
 
 Found = tuple[str, dict[str, Any]]
-Schemas = Mapping[str, Any]
-_NAMED: Final = re.compile(r'\s*"?([\w.:-]+)"?\s*>')
-_PARAMETER: Final = re.compile(
-    r'<parameter(?:=|\s+name=)"?([^>"]+)"?>(.*?)(?:</parameter>|(?=<parameter[=\s])|\Z)', re.DOTALL
-)
-_GLM_NAME: Final = re.compile(r"\s*([\w.:-]+)\s*(?=<arg_key>|\Z)")
-_GLM_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _GEMMA_CALL: Final = re.compile(r"\s*call:\s*([\w.:-]+)\s*(?=\{)")
 _GEMMA_TEXT: Final = re.compile(r'(<escape>|<\|"\|>|")(.*?)\1', re.DOTALL)
 _GEMMA_WORD: Final = re.compile(r"[^,:{}\[\]]+")
 _WORDS: Final = {"True": True, "False": False, "None": None}
+_JSON_WORDS: Final = {"true": True, "false": False, "null": None}
 
 
-def parameter_calls(body: str, schemas: Schemas) -> list[Found]:
-    named = _NAMED.match(body)
-    if named is None:
-        return []
-    rest = body[named.end() :].strip()
-    if rest.startswith("{"):  # Llama 3.1's own form
-        return _whole(named[1], rest)
-    return [(named[1], _typed(_PARAMETER.findall(rest), schemas.get(named[1])))]
-
-
-def glm_call(body: str, schemas: Schemas) -> list[Found]:
-    named = _GLM_NAME.match(body)
-    return [] if named is None else [(named[1], _typed(_GLM_ARGUMENT.findall(body), schemas.get(named[1])))]
-
-
-def python_calls(body: str, _schemas: Schemas) -> list[Found]:
+def python_calls(body: str) -> list[Found]:
     """Some models write a list of JSON objects in its place."""
     if re.match(r"\s*\[?\s*\{", body):
-        given = _value(body.strip())
+        given = value_of(body.strip())
         objects = given if isinstance(given, list) else [given]
         return [call for each in objects for call in _object_call(each)]
     try:
@@ -70,14 +49,21 @@ def _object_call(value: Any) -> list[Found]:
     return [(str(value.get("name")), value["arguments"])]
 
 
+class _JsonWords(ast.NodeTransformer):
+    """Reads `true`, `false` and `null` as what they are in JSON."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON_WORDS[node.id]) if node.id in _JSON_WORDS else node
+
+
 def _python_call(node: ast.expr) -> Found:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("no call with names for its arguments")
-    given = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
+    given = {str(each.arg): ast.literal_eval(_JsonWords().visit(each.value)) for each in node.keywords}
     return ast.unparse(node.func), given
 
 
-def gemma_calls(body: str, _schemas: Schemas) -> list[Found]:
+def gemma_calls(body: str) -> list[Found]:
     named = _GEMMA_CALL.match(body)
     if named is None:
         return []
@@ -95,10 +81,10 @@ def _gemma(text: str, at: int, level: int) -> tuple[Any, int]:
     if text[at : at + 1] == "{":
         given: dict[str, Any] = {}
         for start in _members(text, at, "}"):
-            key, start[0] = _gemma(text, start[0], level + 1)
+            key, start[0] = _gemma_text(text, start[0])
             if text[start[0] : start[0] + 1] != ":":
                 raise ValueError("a key without a value")
-            given[str(key)], start[0] = _gemma(text, start[0] + 1, level + 1)
+            given[key], start[0] = _gemma(text, start[0] + 1, level + 1)
             at = start[0]
         return given, text.index("}", at) + 1
     if text[at : at + 1] == "[":
@@ -108,12 +94,18 @@ def _gemma(text: str, at: int, level: int) -> tuple[Any, int]:
             values.append(value)
             at = start[0]
         return values, text.index("]", at) + 1
+    found, end = _gemma_text(text, at)
+    return found if _GEMMA_TEXT.match(text, at) else value_of(found), end
+
+
+def _gemma_text(text: str, at: int) -> tuple[str, int]:
+    """Returns the quoted text or the word at a place, and the place behind it."""
     if quoted := _GEMMA_TEXT.match(text, at):
         return quoted[2], quoted.end()
     word = _GEMMA_WORD.match(text, at)
     if word is None:
         raise ValueError("no value")
-    return _value(word[0].strip()), word.end()
+    return word[0].strip(), word.end()
 
 
 def _members(text: str, at: int, closing: str) -> Iterator[list[int]]:
@@ -128,22 +120,7 @@ def _members(text: str, at: int, closing: str) -> Iterator[list[int]]:
             raise ValueError("no end")
 
 
-def _typed(given: list[tuple[str, str]], schema: Any) -> dict[str, Any]:
-    """Returns the arguments: a text stays one where the schema says so, or says nothing."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    known = properties if isinstance(properties, dict) else {}
-    return {key.strip(): _argument(text, known.get(key.strip())) for key, text in given}
-
-
-def _argument(text: str, schema: Any) -> Any:
-    text = text.removeprefix("\n").removesuffix("\n")
-    kinds = schema.get("type") if isinstance(schema, dict) else "string"
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds and text != "null"):
-        return text
-    return _value(text.strip())
-
-
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """Returns the value that a text is, as JSON or Python write it; else the text."""
     if text in _WORDS:
         return _WORDS[text]
@@ -151,13 +128,6 @@ def _value(text: str) -> Any:
         return parsed(f'{{"": {text}}}')[""]
     except InvalidRequest:
         return text
-
-
-def _whole(name: str, text: str) -> list[Found]:
-    try:
-        return [(name, parsed(text))]
-    except InvalidRequest:
-        return []
 
 
 def written(value: Any) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from service.text.arguments import Value, written
 from service.text.messages import Message
-from service.text.tools.formats import ToolFormat
+from service.text.tools.form import ToolFormat
 
 Item = dict[str, Value]
 NOTE: Final = "the version's template places no tools: its system part describes them"

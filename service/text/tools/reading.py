@@ -11,16 +11,18 @@ answer's end cuts are told as far as they came.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 from service.errors import InvalidRequest
 from service.text.arguments import parsed
-from service.text.tools.bodies import written
-from service.text.tools.formats import ToolFormat
+from service.text.tools.bodies import gemma_calls, python_calls, written
+from service.text.tools.form import ToolFormat
 from service.text.tools.pieces import CallBegun, CallText, Content, Piece
-from service.text.tools.scanning import ObjectScan, string_end
+from service.text.tools.scanning import ObjectScan
 from service.text.tools.source import BLANKS, Source, Waiting
+from service.text.tools.tagged import tagged_call
+from service.text.tools.writing import Style, Writing
 
 _NAMES: Final = ("name", "tool_name", "function")
 _ARGUMENTS: Final = ("arguments", "parameters")
@@ -118,7 +120,7 @@ class CallReader:
         source, form = self.source, self.form
         if (yield from source.skip(form.around[0])):
             yield from source.blanks()
-        if (yield from source.skip(form.opening)) or form.body is None:
+        if (yield from source.skip(form.opening)) or form.writing is None:
             yield from self._calls_here()
         else:
             self.give(source.recorded)
@@ -126,8 +128,8 @@ class CallReader:
     def _calls_here(self) -> Generator[None, None, None]:
         """Calls behind their mark, and what ends them. What is none goes out as content."""
         source, form, before, fence = self.source, self.form, self._calls, _FENCE if "`" in self.form.tail else ""
-        if form.body is not None and (form.opening or (yield from source.peek()) == "["):
-            yield from self._body()
+        if form.writing is not None and (form.opening or (yield from source.peek()) == "["):
+            yield from self._written(form.writing)
         else:
             yield from source.blanks()
             if (yield from source.skip(_FENCED)):
@@ -147,8 +149,8 @@ class CallReader:
     def _behind(self, fence: str) -> Generator[None, None, None]:
         """Marks and blanks behind a call, and braces too many."""
         source, form = self.source, self.form
-        yield from source.blanks("" if form.body else "]};,")
-        for mark in (fence, "" if form.body else form.closing):
+        yield from source.blanks("" if form.writing else "]};,")
+        for mark in (fence, "" if form.writing else form.closing):
             yield from source.skip(mark)
             source.record()
             yield from source.blanks()
@@ -175,7 +177,7 @@ class CallReader:
             yield from source.blanks(",")
             if (yield from source.peek()) != '"':
                 break
-            key = _text((yield from self._string()))
+            key = _text((yield from source.string()))
             yield from source.blanks(":")
             is_next = key in _ARGUMENTS and not has_begun and _first(given, _NAMES) in self._schemas
             if is_next and (yield from source.peek()) == "{":
@@ -183,7 +185,7 @@ class CallReader:
                 self.begin(_first(given, _NAMES))
                 yield from self.arguments()
             else:
-                given[key] = yield from self._value()
+                given[key] = yield from source.value()
         if (yield from source.skip("}")) and not has_begun:
             self._unordered(given)
 
@@ -208,56 +210,26 @@ class CallReader:
         self.begin(found[1])
         yield from self.arguments()
 
-    def _body(self) -> Generator[None, None, None]:
-        """Calls that are read as a whole."""
-        source, form = self.source, self.form
-        assert form.body is not None
-        if form.closing:
-            text = yield from source.until(form.closing)
-        elif (yield from source.peek()) == "[":
-            text = yield from self._value()
+    def _written(self, writing: Writing) -> Generator[None, None, None]:
+        """Calls whose arguments are no JSON object, read as a whole."""
+        closing = self.form.closing
+        if writing.style is Style.TAGS:
+            found = yield from tagged_call(self.source, self.form, self._schemas)
+        elif writing.style is Style.PYTHON and (yield from self.source.peek()) == "[":
+            found = python_calls((yield from self.source.value("\"'")))
+            yield from self.source.blanks()
+            found = found if not closing or (yield from self.source.skip(closing)) else []
         else:
-            return
-        calls = [(name, written(given)) for name, given in form.body(text or "", self._schemas)]
+            body = yield from self.source.until(closing)
+            found = (gemma_calls if writing.style is Style.GEMMA else python_calls)(body or "")
+        calls = [(name, written(given)) for name, given in found]
         if all(name in self._schemas and given for name, given in calls):
             for name, given in calls:
                 self.begin(name, given or "")
 
     def arguments(self) -> Generator[None, None, None]:
         """A JSON object's text as it comes, up to its end."""
-        yield from self._scanned(ObjectScan(), self.add)
-
-    def _scanned(self, scan: ObjectScan, sink: Callable[[str], object]) -> Generator[None, None, None]:
-        """Takes a value as it comes, up to its end or the text's."""
-        source = self.source
-        while not scan.is_ended:
-            size, text = scan.feed(source.held)
-            source.take(size)
-            sink(text)
-            if not scan.is_ended:
-                if source.is_ended:
-                    return
-                yield
-
-    def _string(self) -> Generator[None, None, str]:
-        """Takes a JSON string with its quotes."""
-        source, parts, is_escaped = self.source, [self.source.take(1)], False
-        while True:
-            end, is_escaped = string_end(source.held, is_escaped)
-            parts.append(source.take(end))
-            if end is not None or source.is_ended:
-                return "".join(parts)
-            yield
-
-    def _value(self) -> Generator[None, None, str]:
-        """Takes a value: a string, what stands in brackets, or a word."""
-        parts = list[str]()
-        first = yield from self.source.peek()
-        if first == '"':
-            return (yield from self._string())
-        quotes = "\"'" if self.form.body else '"'
-        yield from self._scanned(ObjectScan(quotes, is_word=first not in "{["), parts.append)
-        return "".join(parts).strip()
+        yield from self.source.scanned(ObjectScan(), self.add)
 
 
 def _text(value: str) -> str:

@@ -3,10 +3,11 @@ more text. So a grammar is written in its order, and a text costs the same howev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import Final
 
 from service.text.reasoning import begun
+from service.text.tools.scanning import ObjectScan, string_end
 
 Waiting = Generator[None, None, bool]
 WaitingText = Generator[None, None, str]
@@ -70,16 +71,18 @@ class Source:
 
     def until(self, mark: str) -> Generator[None, None, str | None]:
         """Takes all up to a mark, and the mark. Returns the text before it; None where the mark does not come."""
+        text, found = yield from self.up_to((mark,))
+        self.take(len(found))
+        return text if found else None
+
+    def up_to(self, marks: Collection[str]) -> Generator[None, None, tuple[str, str]]:
+        """Takes all before the first of these marks. Returns it, and the mark; "" where none comes."""
         parts: list[str] = []
         while True:
-            at = self.held.find(mark)
-            if at >= 0:
-                parts.append(self.take(at))
-                self.take(len(mark))
-                return "".join(parts)
-            parts.append(self.take(None if self.is_ended else max(0, len(self.held) - len(mark) + 1)))
-            if self.is_ended:
-                return None
+            at, mark = self.first_of(marks)
+            parts.append(self.take(at if mark or not self.is_ended else None))
+            if mark or self.is_ended:
+                return "".join(parts), mark
             yield
 
     def first_of(self, marks: Collection[str]) -> tuple[int, str]:
@@ -89,3 +92,33 @@ class Source:
         if found:
             return min(found, key=lambda each: each[0])
         return len(self.held) - max((begun(self.held, mark) for mark in marks), default=0), ""
+
+    def scanned(self, scan: ObjectScan, sink: Callable[[str], object]) -> Generator[None, None, None]:
+        """Takes a value as it comes, up to its end or the text's."""
+        while not scan.is_ended:
+            size, text = scan.feed(self.held)
+            self.take(size)
+            sink(text)
+            if not scan.is_ended:
+                if self.is_ended:
+                    return
+                yield
+
+    def string(self) -> WaitingText:
+        """Takes a JSON string with its quotes."""
+        parts, is_escaped = [self.take(1)], False
+        while True:
+            end, is_escaped = string_end(self.held, is_escaped)
+            parts.append(self.take(end))
+            if end is not None or self.is_ended:
+                return "".join(parts)
+            yield
+
+    def value(self, quotes: str = '"') -> WaitingText:
+        """Takes a value: a string, what stands in brackets, or a word. `quotes` begin a text in brackets."""
+        parts = list[str]()
+        first = yield from self.peek()
+        if first == '"':
+            return (yield from self.string())
+        yield from self.scanned(ObjectScan(quotes, is_word=first not in "{["), parts.append)
+        return "".join(parts).strip()
