@@ -13,7 +13,6 @@ from dataclasses import replace
 from service.context.partition import SYSTEM_POSITION
 from service.context.policies import Policy
 from service.context.sources import Before
-from service.engine.protocol.messages import FinishReason
 from service.generation.answer import Answer
 from service.generation.features import begun_text
 from service.generation.request import SessionTurn
@@ -49,15 +48,11 @@ def with_answer(answer: Answer, messages: Sequence[Message]) -> tuple[Message, .
 
 
 def answer_message(answer: Answer) -> Message:
-    """Returns the message that later prompts have for an answer."""
+    """Returns the message that later prompts have for an answer: the same as where a client sends it back."""
     sequence = answer.best[0]
-    is_ended = sequence.finish_reason is FinishReason.STOP
-    cut = (call.as_text for call in sequence.calls if not (is_ended or call.is_whole))
-    kept = (call for call in sequence.calls if is_ended or call.is_whole)
-    calls = tuple(ToolCall(call.id, call.name, whole(call.arguments)) for call in kept)
+    calls = tuple(ToolCall(call.id, call.name, whole(call.arguments)) for call in sequence.calls)
     begun = "" if sequence.reads_reasoning else begun_text(answer.request, answer.tokenizer)
-    text = begun + sequence.text
-    return Message("assistant", "\n".join(filter(None, (text, *cut))), tool_calls=calls)
+    return Message("assistant", begun + sequence.text, tool_calls=calls)
 
 
 def reply_of(answer: Answer, answered: Answered, id: str) -> NewReply:

@@ -89,17 +89,23 @@ async def test_both_routes_store_the_same(world: World) -> None:
     assert [each["role"] for each in await stored(world, id)] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_what_a_limit_cuts_is_content_and_the_session_goes_on(world: World) -> None:
+async def test_a_call_that_a_limit_cuts_stays_a_call_and_the_session_goes_on(world: World) -> None:
+    """Stored as it was told: a result of it is taken, and the prompt is that of a client that sends the whole chat."""
     id = await session(world)
-    first = await turn(
-        world, id, asked("weather?"), f"{call('A')}\n{call('BBBBBBBBBBBBBBBBBBBBBBBBBBBBBB')}", max_tokens=108
-    )
-    assert first["choices"][0]["finish_reason"] == "length"
+    text = f"{call('A')}\n{call('BBBBBBBBBBBBBBBBBBBBBBBBBBBBBB')}"
+    first = await turn(world, id, asked("weather?"), text, max_tokens=108)
+    message = first["choices"][0]["message"]
+    assert first["choices"][0]["finish_reason"] == "length" and message["content"] is None
     kept = (await stored(world, id))[1]
-    assert [json.loads(each["function"]["arguments"]) for each in kept["tool_calls"]] == [{"c": "A"}]
-    assert kept["content"].startswith('{"name": "f", "arguments": {"c"')
-    whole = {"choices": [{"message": {"tool_calls": kept["tool_calls"]}}]}
-    await turn(world, id, results(whole), "Clear.")
+    invalid = {"INVALID_JSON": message["tool_calls"][1]["function"]["arguments"]}
+    assert kept["content"] == ""
+    assert [json.loads(each["function"]["arguments"]) for each in kept["tool_calls"]] == [{"c": "A"}, invalid]
+    await turn(world, id, results(first), "Clear.")
+    sent = world.engine.requests[-1].token_ids
+    says(world, "Clear.")
+    body = {"messages": [*asked("weather?"), message, *results(first)], "tools": TOOLS, "max_tokens": 9}
+    assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert world.engine.requests[-1].token_ids == sent
     await turn(world, id, asked("thanks"), "Bye.")
 
 
