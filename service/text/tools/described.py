@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from service.text.arguments import Value, written
-from service.text.messages import Message
+from service.text.messages import Message, ToolCall
 from service.text.tools.form import ToolFormat
 
 Item = dict[str, Value]
@@ -40,7 +40,8 @@ def described(
 
 def _definitions(form: ToolFormat, tools: Sequence[Item]) -> str:
     functions = "\n".join(written(cast(Item, tool["function"])) for tool in tools)
-    call = f"{form.opening}{form.written(_NAME)}{{…}}{form.tail}{form.closing}"
+    arguments = "{…}" if form.writing is None else '{"PARAMETER": "VALUE"}'
+    call = form.as_text(Message("assistant", "", tool_calls=(ToolCall("", _NAME, arguments),))).content
     return (
         f"You can call these functions:\n{functions}\n\nTo call one, answer with its name and its arguments in this "
         f"form, and with nothing else:\n{call}\nThe next message then has the result. Where no function helps, answer "

@@ -84,7 +84,7 @@ class ToolUse:
         try:
             return writes.of(tool.name, self._schema(tool), f"tools[{at}].function")
         except InvalidRequest as error:
-            error.fields = (".function.parameters", ".function.name")
+            error.fields = (".function.parameters",)
             raise
 
     def _schema(self, tool: Tool) -> Any:
