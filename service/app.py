@@ -26,6 +26,7 @@ from models.repository.store.contents import SharedContents
 from service.api.deps import Service
 from service.api.edge import handlers
 from service.api.edge.auth import Auth
+from service.api.edge.bearers import Bearers
 from service.api.edge.cors import Cors
 from service.api.edge.draining import Drain
 from service.api.edge.handlers import unknown_route
@@ -64,6 +65,7 @@ from service.observability.tracing import Tracer
 from service.settings import Settings, engine_environment
 from service.storage.files.contents import Contents
 from service.storage.files.files import EXPIRE_FILES, Files
+from service.storage.keys import Keys
 from service.storage.records import SharedRecords, open_repository
 from service.storage.sessions import Limits
 from service.tasks import BackgroundTasks
@@ -195,7 +197,9 @@ def create_app(
         tuple(each for each in ENDPOINTS if each in paths),
     )
     keyed = settings.admin_key is not None
-    described = cache(lambda: document(app, keyed=keyed, open_metrics=settings.open_metrics))
+    keys = Keys(deployments.repository.records, is_managed=keyed)
+    bearers = Bearers(settings.admin_key, keys)
+    described = cache(partial(document, app, open_metrics=settings.open_metrics))
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(
         deployments.repository, jobs, deployments.activity, deployments.served, tasks, settings.gate
@@ -217,13 +221,15 @@ def create_app(
         made,
         instances,
         __version__,
-        described,
+        keys,
+        lambda: described(keyed=bearers.are_needed),
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
+    app.state.bearers = bearers
     app.add_middleware(
         Auth,
-        admin_key=settings.admin_key,
+        bearers=lambda: bearers,
         sign_in=sign_in_page,
         origins=settings.origins,
         metrics=settings.open_metrics,

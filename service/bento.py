@@ -86,6 +86,6 @@ if settings.origins:
     Dosirak.add_asgi_middleware(Cors, origins=settings.origins)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
-    Auth, admin_key=settings.admin_key, sign_in=sign_in_page, origins=settings.origins, metrics=settings.open_metrics
+    Auth, bearers=app.bearers, sign_in=sign_in_page, origins=settings.origins, metrics=settings.open_metrics
 )
 Dosirak.add_asgi_middleware(LineFeeds, answering=app)  # type: ignore[attr-defined]

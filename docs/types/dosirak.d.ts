@@ -394,6 +394,20 @@ export type JsonFormat = { "type": "text" | "json_object" | "json_schema"; "name
 /** Ids of documents; `cut` are the ids of `kept` that were not sent whole. */
 export type KeptDocuments = { "kept": (string)[]; "dropped": (string)[]; "cut"?: ((string)[] | null) };
 
+/** A key. `scopes` say what it may do, `admin` everything. Only `models` answer it, names or `name:version`; absent,
+all do. */
+export type KeyBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "name": string; "scopes": ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
+
+/** The fields to change: an absent one stays as it is; null takes `models` or `expires_at` away. */
+export type KeyChangeBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "name"?: string; "scopes"?: ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
+
+/** Oldest first. */
+export type KeyList = { "data": (KeyShown)[] };
+
+/** A key without what lets anybody in. `id` is the owner of all that its bearers store. `key` is there in the answer
+that made it, and never again. */
+export type KeyShown = { "id": string; "name": string; "scopes": (string)[]; "models": ((string)[] | null); "expires_at": (string | null); "created_at": string; "key"?: (string | null) };
+
 /** A document for all chats of the caller, or with `session_id` for one session. */
 export type KnowledgeBody = { "text": string; "title"?: (string | null); "session_id"?: (string | null) };
 
@@ -740,6 +754,9 @@ export type Rollouts = { "rollout": (RunningRollout | null); "history": (Rollout
 not loaded; `kernels` is empty then. */
 export type Root = { "name": "Dosirak"; "version": string; "model": (string | null); "digest": (string | null); "precision": (string | null); "state": string; "device": (string | null); "kernels": (string)[]; "links": Links; "example": Example };
 
+/** The secret of before is good for `grace_seconds` more. */
+export type RotateBody = { "grace_seconds"?: number };
+
 export type RunningRollout = { "name": string; "alias": string; "base": string; "candidate": string; "weight": number; "sticky": boolean; "shadow": boolean; "guards": RolloutGuards; "started_at": string; "state": "running" | "promoted" | "aborted" | "rolled_back"; "ended_at": string; "reason": string; "observed": Observed };
 
 export type SameFiles = { "same": (string)[]; "differ": (string)[] };
@@ -989,6 +1006,12 @@ export interface Operations {
   "GET /v1/jobs": { body: never; answer: JobList };
   "DELETE /v1/jobs/{id}": { body: never; answer: JobShown };
   "GET /v1/jobs/{id}": { body: never; answer: JobShown };
+  "GET /v1/keys": { body: never; answer: KeyList };
+  "POST /v1/keys": { body: KeyBody; answer: KeyShown };
+  "DELETE /v1/keys/{id}": { body: never; answer: unknown };
+  "GET /v1/keys/{id}": { body: never; answer: KeyShown };
+  "PATCH /v1/keys/{id}": { body: KeyChangeBody; answer: KeyShown };
+  "POST /v1/keys/{id}/rotate": { body: RotateBody; answer: KeyShown };
   "GET /v1/knowledge": { body: never; answer: KnowledgePage };
   "POST /v1/knowledge": { body: KnowledgeBody; answer: KnowledgeShown };
   "DELETE /v1/knowledge/{knowledge_id}": { body: never; answer: unknown };

@@ -19,6 +19,7 @@ from service.observability.metrics import Inventory, Metrics
 from service.observability.profiles.profiles import Profiles
 from service.settings import Settings
 from service.storage.files.files import Files
+from service.storage.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,14 @@ class Service:
     instances: Instances
     version: str
     """The version of this software."""
+    keys: Keys
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Returns whether callers must show a key."""
+        return self.settings.admin_key is not None or self.keys.are_needed
 
     @property
     def is_ready(self) -> bool:
@@ -70,11 +77,18 @@ async def _owner(request: Request) -> str:
     return owner
 
 
+async def _models(request: Request) -> frozenset[str] | None:
+    models: frozenset[str] | None = request.state.models
+    return models
+
+
 ServiceDep = Annotated[Service, Depends(_service)]
 ActorDep = Annotated[str, Depends(_actor)]
 """The caller, as histories and lineage name it (see `auth`)."""
 OwnerDep = Annotated[str, Depends(_owner)]
 """The owner of sessions, identified by the whole key."""
+ModelsDep = Annotated[frozenset[str] | None, Depends(_models)]
+"""The models that answer the caller; None for all."""
 Text = Annotated[str, Query(max_length=1024)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 """The most entries of a page."""

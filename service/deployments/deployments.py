@@ -58,6 +58,11 @@ class Choice:
     note: str = ""
 
 
+def is_allowed(models: frozenset[str] | None, manifest: Manifest) -> bool:
+    """Returns whether a caller of these `models`, names or `name:version`, may use a version. None allows all."""
+    return models is None or not models.isdisjoint((manifest.name, manifest.reference))
+
+
 def _no_engine(_manifest: Manifest, _promised_bytes: int, _options: EngineOptions) -> Engine:
     raise NoEngine
 
@@ -153,6 +158,15 @@ class Deployments:
         """Returns the version that `reference` means now (None: the default model). Raises InvalidRequest or
         NotFound."""
         return self._router.resolve(reference)
+
+    def require_allowed(self, models: frozenset[str] | None, reference: str | None) -> None:
+        """Raises NotFound where `is_allowed` is false for what `reference` means now."""
+        if models is not None and not is_allowed(models, self.resolve(reference)):
+            raise NotFound(
+                f"There is no model {(reference or 'by default')[:80]!r} for this key; it may use "
+                f"{', '.join(sorted(models))}",
+                param="model",
+            )
 
     def deployed(self, reference: str | None) -> Deployment | None:
         """Returns the deployment for requests that name `reference`; None before it is loaded. Raises DosirakError."""

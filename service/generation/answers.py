@@ -125,7 +125,7 @@ class Answers:
     async def _preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         if request.turn is not None:
             request = await self.conversations.request_of(request, request.turn)
-        deployment = (await self.deployments.choose_loaded(request.model, conversation_of(request))).deployment
+        deployment = (await self._chosen(request)).deployment
         with deployment.occupied():
             try:
                 async with self._readers:
@@ -200,7 +200,7 @@ class Answers:
         code of such an error."""
         first, answers = requests[0], list[Answer]()
         with refusals(rejected):
-            choice = await in_time(first, self.deployments.choose_loaded(first.model, conversation_of(first)))
+            choice = await in_time(first, self._chosen(first))
             if first.keep_alive is not None:
                 self.deployments.keep_alive(choice.deployment, first.keep_alive)
         opening.is_loaded = True
@@ -222,6 +222,11 @@ class Answers:
         for answer in answers:
             opening.begin(answer)
         return answers
+
+    async def _chosen(self, request: GenerationRequest) -> Choice:
+        """Returns the version that answers, loaded. Raises NotFound for one that does not answer this owner."""
+        self.deployments.require_allowed(request.models, request.model)
+        return await self.deployments.choose_loaded(request.model, conversation_of(request))
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         request, prompt, max_tokens = await self._prompt(request, choice.deployment)

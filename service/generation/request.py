@@ -85,7 +85,8 @@ class GenerationRequest:
     rest of the window. `logprobs` N >= 0 gives each token's own logprob and the logprobs of the N likeliest tokens;
     `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and the `n` with the highest mean logprob
     are returned; a stream needs `best_of` = `n`. `owner` is the client's identity as the server knows it: owners share
-    no prefix blocks, and neither do two values of `cache_salt`. `user` is the client's own name for its user.
+    no prefix blocks, and neither do two values of `cache_salt`. `models` are those that may answer the owner, as names
+    or `name:version`; None allows all. `user` is the client's own name for its user.
     `max_window` is the window that the client wants, where it is less than the version's.
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
@@ -123,6 +124,7 @@ class GenerationRequest:
     priority: int = 0
     deadline_ms: int | None = None
     owner: str = ""
+    models: frozenset[str] | None = None
     cache_salt: str = ""
     user: str = ""
     turn: SessionTurn | None = None

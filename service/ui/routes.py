@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from service.api.deps import Service, ServiceDep
-from service.api.edge.cookie import Cookie
+from service.api.edge.bearers import Bearers
 from service.api.http.pages import UI
-from service.errors import InvalidRequest, NotFound, Unavailable
+from service.errors import InvalidRequest, NotFound, Unauthorized, Unavailable
 from service.ui import assets
 from service.ui.frame import frame, sign_in_page
 from service.ui.screens import MISSING, SCREENS, START, Screen
@@ -28,7 +28,7 @@ def _shows(screen: Screen) -> Callable[[Request, Service], Awaitable[Response]]:
         if await asyncio.to_thread(_lacks, service, http.path_params):
             return await missing(http, service)
         places = {**http.query_params, **http.path_params}
-        return frame(http, screen, places, keyed=service.settings.admin_key is not None)
+        return frame(http, screen, places, keyed=service.is_keyed)
 
     return show
 
@@ -70,13 +70,16 @@ async def static(build: str, path: str) -> Response:
 
 @router.post("/sign-in")
 async def sign_in(http: Request, service: ServiceDep) -> Response:
-    """Sets the cookie for the server's key, and leads on to the page that was asked for."""
+    """Sets the cookie for a key of the server, and leads on to the page that was asked for."""
     form = await _form(http)
     path = form.get("path", "")
-    cookie = Cookie.of(service.settings.admin_key)
-    if cookie is None:
+    if not service.is_keyed:
         return _onward(path)
-    if not cookie.is_key(form.get("key", "")):
+    try:
+        cookie = _bearers(service).cookie_of(form.get("key", "").strip())
+    except Unauthorized:  # it has ended
+        cookie = None
+    if cookie is None:
         return sign_in_page(http, wrong=True, path=path)
     response = _onward(path)
     response.headers.append("Set-Cookie", cookie.made(secure=http.url.scheme == "https"))
@@ -84,11 +87,10 @@ async def sign_in(http: Request, service: ServiceDep) -> Response:
 
 
 @router.post("/sign-out")
-async def sign_out(service: ServiceDep) -> Response:
-    """Takes the cookie away; the page that follows asks for the key."""
+async def sign_out(http: Request, service: ServiceDep) -> Response:
+    """Takes the cookies away; the page that follows asks for a key."""
     response = _onward("")
-    cookie = Cookie.of(service.settings.admin_key)
-    if cookie is not None:
+    for cookie in _bearers(service).cookies(http.headers.get("cookie", "")):
         response.headers.append("Set-Cookie", cookie.ended())
     return response
 
@@ -96,7 +98,11 @@ async def sign_out(service: ServiceDep) -> Response:
 @router.get("/{path:path}")
 async def missing(http: Request, service: ServiceDep) -> Response:
     """Returns the page of an address that no screen has, or of what is not there."""
-    return frame(http, MISSING, {}, keyed=service.settings.admin_key is not None, status=404)
+    return frame(http, MISSING, {}, keyed=service.is_keyed, status=404)
+
+
+def _bearers(service: Service) -> Bearers:
+    return Bearers(service.settings.admin_key, service.keys)
 
 
 def _onward(path: str) -> Response:

@@ -21,6 +21,7 @@ from service.evaluation.jobs.job import Job
 from service.evaluation.jobs.jobs import Jobs
 from service.observability.profiles.profile import Profile
 from service.observability.profiles.profiles import Profiles
+from tests.api.conftest import KEY
 from tests.api.fields import anthropic, batches, embeddings, kserve, native, ollama, openai, others, responses
 from tests.api.fields.cases import ANYTHING, LATER, UNREAD, Case, Table, body_of, fields, neutral, place, shown
 from tests.api.fields.stage import TEMPLATE, Stage, staged
@@ -41,7 +42,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     directory: Path = tmp_path_factory.mktemp("fields")
     for name in ("demo", "demo", "other", "other", "other"):
         publish(Repository(directory), name, chat_template=TEMPLATE)
-    async with serving(directory, worker="tests.fake_job", protected_aliases="stable,beta") as world:
+    async with serving(directory, worker="tests.fake_job", protected_aliases="stable,beta", admin_key=KEY) as world:
+        world.client.headers["Authorization"] = f"Bearer {KEY}"
         yield await staged(world)
 
 

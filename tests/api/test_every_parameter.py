@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from models.repository.repository import Repository
 from service.api.edge.layer import POLLED
 from service.api.openapi.operation_facts import EXAMPLES
+from tests.api.conftest import KEY
 from tests.api.fields.parameters import PARAMETERS, Parameter
 from tests.api.fields.stage import TALK, Stage, addressed, staged
 from tests.fake_service import publish, serving
@@ -34,7 +35,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     directory: Path = tmp_path_factory.mktemp("parameters")
     for name in ("demo", "demo", "other", "other", "other"):
         publish(Repository(directory), name)
-    async with serving(directory, worker="tests.fake_job") as world:
+    async with serving(directory, worker="tests.fake_job", admin_key=KEY) as world:
+        world.client.headers["Authorization"] = f"Bearer {KEY}"
         made = await staged(world)
         for more in ({}, {"model": "other:1"}, {"metadata": {"order": "7"}}):
             await made.post("/v1/chat/completions", {"messages": TALK[:2], "store": True, **more})

@@ -10,6 +10,7 @@ import pytest
 from starlette.types import Scope
 
 from service.api.edge.auth import Auth
+from service.api.http.scopes import EVERY, Caller
 from service.engine.protocol.messages import Request
 from tests.api.conftest import Serve
 from tests.fake_service import World
@@ -33,10 +34,11 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
 def owners(monkeypatch: pytest.MonkeyPatch) -> None:
     """The header X-Owner says who asks."""
 
-    def actor(self: Auth, scope: Scope) -> str:
-        return str(dict(scope["headers"]).get(b"x-owner", b"key:nobody"), "ascii")
+    def caller(self: Auth, scope: Scope) -> Caller:
+        owner = str(dict(scope["headers"]).get(b"x-owner", b"key:nobody"), "ascii")
+        return Caller(owner, owner, EVERY)
 
-    monkeypatch.setattr(Auth, "_actor", actor)
+    monkeypatch.setattr(Auth, "_caller", caller)
 
 
 async def asked(world: World, path: str, owner: str, body: dict[str, Any]) -> list[Request]:

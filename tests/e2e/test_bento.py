@@ -186,6 +186,11 @@ def test_its_routes_need_the_key(served: Server) -> None:
         assert httpx.post(f"{served.url}{path}", json={"prompt": PROMPT, "inputs": PROMPT}).status_code == 401
     with pytest.raises(BentoMLException):
         bentoml.SyncHTTPClient(served.url).generate(prompt=PROMPT)
+    body = {"name": "shop", "scopes": ["generate"]}
+    made = httpx.post(f"{served.url}/v1/keys", json=body, headers={"Authorization": f"Bearer {KEY}"}).json()
+    bearer = {"Authorization": f"Bearer {made['key']}"}
+    assert httpx.post(f"{served.url}/bento/generate", json={"prompt": PROMPT}, headers=bearer).status_code == 200
+    assert httpx.get(f"{served.url}/schema.json", headers=bearer).status_code == 200
 
 
 def test_a_path_with_a_line_feed_is_the_apps(served: Server) -> None:

@@ -1,5 +1,5 @@
-"""This module adds to a request what HTTP knows beside the body: its owner, its arrival, and the expected revision of a
-session; and counts the tokens that such a request would send."""
+"""This module adds to a request what HTTP knows beside the body: its caller, its arrival, and the expected revision of
+a session; and counts the tokens that such a request would send."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from fastapi import Request
 from service.api.deps import Service
 from service.api.http.connection import while_connected
 from service.api.http.headers import revision_of
+from service.api.http.scopes import ADMIN, EVERY, Caller
 from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat
-from service.errors import ContextOverflow
+from service.errors import ContextOverflow, Unauthorized
 from service.generation.request import GenerationRequest, SessionTurn
+from service.storage.keys import Key, Keys, is_key_id
 
 BACKGROUND: Final = "background"
 """The request's state has it where a batch asks, not a client."""
@@ -23,10 +25,26 @@ BEHIND_CLIENTS: Final = -11
 """What a batch adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
 
 
+def caller_of(key: Key) -> Caller:
+    """Returns the bearer of a key. Who may make keys may do everything, for such a bearer could make one that may."""
+    return Caller(key.id, key.id, EVERY if ADMIN in key.scopes else key.scopes, key.models)
+
+
+def caller_behind(owner: str, keys: Keys) -> Caller:
+    """Returns the caller that work in the background is done for. Raises Unauthorized where its key is no more."""
+    if not is_key_id(owner):
+        return Caller(owner, owner, EVERY)
+    key = keys.living(owner)
+    if key is None:
+        raise Unauthorized("The key that asked for this has ended or was deleted")
+    return caller_of(key)
+
+
 def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
     """Returns `request` as its caller's. A chat that names no context policy and has no session gets the server's
     `policy`. Raises InvalidRequest for a malformed If-Match."""
-    request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
+    state = http.state
+    request = replace(request, owner=state.owner, models=state.models, arrival=state.arrival)
     if getattr(http.state, BACKGROUND, False):
         request = replace(request, priority=request.priority + BEHIND_CLIENTS)
     if request.turn is not None:

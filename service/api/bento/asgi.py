@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -31,6 +31,10 @@ class DeferredApp(Starlette):
     def is_ready(self) -> bool:
         """Returns `Service.is_ready`; only valid while the lifespan runs."""
         return bool(self._app.state.service.is_ready)
+
+    def bearers(self) -> Any:
+        """Returns the app's Bearers; only valid while the lifespan runs."""
+        return self._app.state.bearers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._hand_on(scope, receive, send)

@@ -1,60 +1,55 @@
-"""Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass, and browsers
-with a cookie of that key; without one, only this machine.
+"""Auth decides which callers may pass, and identifies them. Where there are keys, their bearers pass, and browsers with
+a cookie of one; without any key, only this machine.
 
-The two probes need no key, nor does the form that takes the key, nor the metrics where they are open. The rule reads
+The two probes need no key, nor does the form that takes one, nor the metrics where they are open. The rule reads
 each request, not the address that the server listens on: `--host` of `bentoml serve` and of uvicorn never reach the
 settings.
 """
 
 from __future__ import annotations
 
-import hmac
 import uuid
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.edge.cookie import Cookie, key_digest
+from service.api.edge.bearers import Bearers
 from service.api.edge.loopback import foreign_part
 from service.api.http.errors import dialect_of, response_of
 from service.api.http.pages import UI, page, prefers_html
-from service.api.http.scopes import EVERY
+from service.api.http.scopes import EVERY, Caller
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 METRICS: Final = "/metrics"
 SIGN_IN: Final = f"{UI}/sign-in"
 READS: Final = frozenset({"GET", "HEAD"})
-ANONYMOUS: Final = "anonymous"
+ANONYMOUS: Final = Caller("anonymous", "anonymous", EVERY)
 """The caller where no key is needed."""
 API_KEY: Final = "x-api-key"
-_KEY: Final = "key:"
-_SHORT: Final = len(_KEY) + 8
 
 
 class Auth:
-    """ASGI middleware. The comparison takes the same time for every key, and every refused key gets the same sentence.
-    `scope["state"]` gets the caller as `owner`: `anonymous`, or `key:` and the key's sha256 in hex; and as `actor`: the
-    same with 8 digits, for people to read; and as `scopes` what it may do: everything, for there is one key."""
+    """ASGI middleware. Every key that is none of this server's takes the same time and gets the same sentence.
+    `scope["state"]` gets the caller: `owner`, `actor`, `scopes` and `models`."""
 
     def __init__(
         self,
         app: ASGIApp,
-        admin_key: SecretStr | None,
+        bearers: Callable[[], Bearers],
         sign_in: Callable[[Request], Response] | None = None,
         origins: Collection[str] = (),
         metrics: bool = False,
     ) -> None:
-        """`sign_in` makes the page that asks for the key, with status 401. Without a key, pages of `origins` are as
-        good as this machine's own. With one, `metrics` lets everyone read the metrics."""
+        """`sign_in` makes the page that asks for a key, with status 401. Without a key, pages of `origins` are as good
+        as this machine's own. With one, `metrics` lets everyone read the metrics."""
         self._app = app
         self._origins = origins
-        self._cookie = Cookie.of(admin_key)
+        self._bearers = bearers
         self._sign_in = sign_in
         self._without_key = {SIGN_IN, METRICS} if metrics else {SIGN_IN}
 
@@ -63,24 +58,23 @@ class Auth:
             await self._app(scope, receive, send)
             return
         try:
-            actor = self._actor(scope)
+            caller = self._caller(scope)
         except DosirakError as error:
             await self._refuse(error, scope, receive, send)
         else:
-            scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor, scopes=EVERY)
+            scope.setdefault("state", {}).update(caller.state)
             await self._app(scope, receive, send)
 
-    def _actor(self, scope: Scope) -> str:
+    def _caller(self, scope: Scope) -> Caller:
         """Returns the caller. Raises Unauthorized, or Forbidden where no key is set that would tell callers apart."""
         if scope["path"] in OPEN_PATHS:
             return ANONYMOUS
-        if self._cookie is None:
+        bearers = self._bearers()
+        if not bearers.are_needed:
             return _local(scope, self._origins)
         if scope["path"] in self._without_key:
             return ANONYMOUS
-        if _comes_by_cookie(scope, self._cookie):
-            return _keyed(self._cookie.key_digest)
-        return _bearer(scope, self._cookie.key_digest)
+        return _by_cookie(scope, bearers) or _bearer(scope, bearers)
 
     async def _refuse(self, error: DosirakError, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +86,7 @@ class Auth:
             await _refusal(error, scope)(scope, receive, send)
 
 
-def _local(scope: Scope, origins: Collection[str]) -> str:
+def _local(scope: Scope, origins: Collection[str]) -> Caller:
     foreign = foreign_part(scope, origins)
     if foreign is None:
         return ANONYMOUS
@@ -102,31 +96,32 @@ def _local(scope: Scope, origins: Collection[str]) -> str:
     )
 
 
-def _bearer(scope: Scope, expected: bytes) -> str:
-    """Returns the bearer of the key, which comes in the header Authorization or, from Anthropic's clients, in
-    X-Api-Key. A client that sends both may have the key in either."""
+def _bearer(scope: Scope, bearers: Bearers) -> Caller:
+    """Returns the bearer of a key, which comes in the header Authorization or, from Anthropic's clients, in X-Api-Key.
+    A client that sends both may have the key in either."""
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key if scheme.lower() == "bearer" else ""
-    sent = [key_digest(each.strip()) for each in (bearer, headers.get(API_KEY, ""))]
-    matches = [hmac.compare_digest(each, expected) for each in sent]
-    if any(matches):
-        return _keyed(expected)
+    found = [bearers.caller(each.strip()) for each in (bearer, headers.get(API_KEY, ""))]
+    for caller in found:
+        if caller is not None:
+            return caller
     raise Unauthorized("Send the server's key as the header Authorization: Bearer …, or as X-Api-Key")
 
 
-def _comes_by_cookie(scope: Scope, cookie: Cookie) -> bool:
-    """Returns whether a browser that has shown the key sends this. Raises Forbidden where the browser would change
-    something and does not say that a page of this server asked it to (Fetch Metadata, W3C). Browsers name the Origin of
-    what they read only for another server's page, which the cookie does not help: a neighbour of one host name may send
-    it along."""
+def _by_cookie(scope: Scope, bearers: Bearers) -> Caller | None:
+    """Returns the caller where a browser that has shown a key sends this. Raises Forbidden where the browser would
+    change something and does not say that a page of this server asked it to (Fetch Metadata, W3C). Browsers name the
+    Origin of what they read only for another server's page, which the cookie does not help: a neighbour of one host
+    name may send it along."""
     headers = Headers(scope=scope)
-    if "authorization" in headers or API_KEY in headers or not cookie.is_in(headers.get("cookie", "")):
-        return False
-    if headers.get("sec-fetch-site") == "same-origin":
-        return True
+    if "authorization" in headers or API_KEY in headers or "cookie" not in headers:
+        return None
+    caller = bearers.by_cookie(headers["cookie"])
+    if caller is None or headers.get("sec-fetch-site") == "same-origin":
+        return caller
     if scope["type"] == "http" and scope["method"] in READS:
-        return "origin" not in headers
+        return None if "origin" in headers else caller
     raise Forbidden(
         "With the cookie of the UI only the UI's own pages change things, over https or on localhost (Sec-Fetch-Site: "
         "same-origin): send the key as the header Authorization: Bearer …"
@@ -137,10 +132,6 @@ def _is_page(scope: Scope) -> bool:
     """Returns whether people come here with a browser, so that a refusal is a page."""
     path: str = scope["path"]
     return path == UI or path.startswith(f"{UI}/")
-
-
-def _keyed(digest: bytes) -> str:
-    return f"{_KEY}{digest.hex()}"
 
 
 def _refusal(error: DosirakError, scope: Scope) -> Response:

@@ -1,5 +1,5 @@
-"""The cookie of a browser that has shown the server's key. The cookie is signed, ends by itself, and never holds the
-key: it says only until when the signature is good."""
+"""The cookie of a browser that has shown a key. The cookie is signed, ends by itself, and never holds the key: it says
+only until when the signature is good."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.requests import cookie_parser
 
 SECONDS: Final = 12 * 3600
 """A cookie is good for a working day."""
+PREFIX: Final = "dosirak_ui_"
 _SALT: Final = b"dosirak ui cookie"
 
 
@@ -60,6 +61,10 @@ class Cookie:
         return base64.urlsafe_b64encode(mac).decode().rstrip("=")
 
 
+def cookie_names(header: str) -> list[str]:
+    return list(cookie_parser(header))
+
+
 def key_digest(key: str) -> bytes:
     """Returns the sha256 of a key, which tells callers apart."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
@@ -70,4 +75,4 @@ def _derived(key: str) -> Cookie:
     """Derives the secret slowly (scrypt, RFC 7914: 16 MiB, some 50 ms), so that a cookie does not help to guess the
     key. Every instance with the same key derives the same secret."""
     made = hashlib.scrypt(key.encode("utf-8", "surrogatepass"), salt=_SALT, n=2**14, r=8, p=1, dklen=40)
-    return Cookie(f"dosirak_ui_{made[:4].hex()}", made[8:], key_digest(key))
+    return Cookie(f"{PREFIX}{made[:4].hex()}", made[8:], key_digest(key))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ _OPEN: Final = re.compile(r"/(livez|readyz|ui(/.*)?)")
 _NEEDED: Final[tuple[tuple[str, str, str], ...]] = (
     (r"GET", r"/metrics", METRICS),
     (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
-    (r".*", r"/v1/profiles(/.*)?", ADMIN),
+    (r".*", r"/v1/(profiles|keys)(/.*)?", ADMIN),
     (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
     (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
     (r"POST", r"/v2/repository/index", MODELS_READ),
@@ -34,6 +35,22 @@ _NEEDED: Final[tuple[tuple[str, str, str], ...]] = (
     (r"GET", r".*", MODELS_READ),
 )
 """Methods and paths as patterns; the first that fits names the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request. `owner` is whose all is that the request stores, `actor` the same for people to read;
+    `models` are the models that may answer, as names or `name:version`; None allows all."""
+
+    owner: str
+    actor: str
+    scopes: frozenset[str]
+    models: frozenset[str] | None = None
+
+    @property
+    def state(self) -> dict[str, object]:
+        """Returns what the request's state has of its caller."""
+        return {"owner": self.owner, "actor": self.actor, "scopes": self.scopes, "models": self.models}
 
 
 @lru_cache(maxsize=1024)
@@ -52,5 +69,11 @@ def enforced() -> Any:
 
 async def _check(request: Request) -> None:
     scope = scope_of(request.method, request.scope["route"].path)
-    if scope is not None and scope not in request.state.scopes:
+    if scope is not None:
+        require(request, scope)
+
+
+def require(request: Request, scope: str) -> None:
+    """Raises Forbidden where the caller lacks the scope."""
+    if scope not in request.state.scopes:
         raise Forbidden(f"This needs a key with the scope {scope}: send another key, or have the scope added")

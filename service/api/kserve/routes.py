@@ -46,13 +46,14 @@ TEXT: Final = json_body(TextBody, any_type=True)
 
 
 def _reference(http: Request, model: str) -> str:
-    """Returns the reference that the path spells. Raises InvalidReference, or InvalidRequest for two versions."""
+    """Returns the reference that the path spells. Raises InvalidReference, InvalidRequest for two versions, NotFound
+    for a model that does not answer the caller."""
     reference, version = ModelReference.parse(model), http.path_params.get("version")
-    if version is None:
-        return model
-    if str(reference) != reference.name:
+    if version is not None and str(reference) != reference.name:
         raise InvalidRequest(f"{model} says the version already: leave /versions/{version} out, or name the model only")
-    return str(ModelReference(reference.name, version))
+    named = model if version is None else str(ModelReference(reference.name, version))
+    http.app.state.service.deployments.require_allowed(http.state.models, named)
+    return named
 
 
 def _versioned(version: str) -> None:

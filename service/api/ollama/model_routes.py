@@ -14,14 +14,14 @@ from starlette.responses import Response
 from models.manifest import Manifest
 from models.repository.disk.journal import timestamp
 from models.repository.parsers import Parsers, parsers_of
-from service.api.deps import Service, ServiceDep
+from service.api.deps import ModelsDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.ollama.answer_schemas import OllamaModels, OllamaRunningModels, OllamaShown, OllamaVersion
 from service.api.ollama.schemas import LATEST, OllamaShowBody
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.deployments import Deployments
+from service.deployments.deployments import Deployments, is_allowed
 from service.errors import InvalidRequest
 from service.text.files import read_chat_templates
 from service.text.reasoning import reasoning_form_of
@@ -46,14 +46,15 @@ async def version(service: ServiceDep) -> Response:
 
 
 @router.get("/api/tags", response_model=OllamaModels)
-async def tags(service: ServiceDep) -> Response:
+async def tags(service: ServiceDep, models: ModelsDep) -> Response:
     """Lists every version, and each name as `name:latest`."""
-    return json_response({"models": await asyncio.to_thread(lambda: list(_models(service)))})
+    return json_response({"models": await asyncio.to_thread(lambda: list(_models(service, models)))})
 
 
 @router.post("/api/show", response_model=OllamaShown)
-async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
+async def show(service: ServiceDep, models: ModelsDep, body: OllamaShowBody = SHOW) -> Response:
     """Returns the facts of a model."""
+    service.deployments.require_allowed(models, body.reference)
     manifest = service.deployments.resolve(body.reference)
     architecture = manifest.model_type
     shown = {
@@ -72,19 +73,24 @@ async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
 
 
 @router.get("/api/ps", response_model=OllamaRunningModels)
-async def ps(service: ServiceDep) -> Response:
+async def ps(service: ServiceDep, models: ModelsDep) -> Response:
     """Lists the versions in memory, those that stay longest first."""
     deployments, now = service.deployments, datetime.now(UTC)
-    running = [_running(each, deployments, now) for each in deployments.all() if each.state in IN_MEMORY]
+    present = (each for each in deployments.all() if each.state in IN_MEMORY and is_allowed(models, each.manifest))
+    running = [_running(each, deployments, now) for each in present]
     return json_response({"models": sorted(running, key=lambda each: str(each["expires_at"]), reverse=True)})
 
 
-def _models(service: Service) -> Iterator[dict[str, Any]]:
-    deployments = service.deployments
+def _models(service: Service, models: frozenset[str] | None) -> Iterator[dict[str, Any]]:
+    for name, manifest in _all(service.deployments):
+        if is_allowed(models, manifest):
+            yield _model(service, name, manifest)
+
+
+def _all(deployments: Deployments) -> Iterator[tuple[str, Manifest]]:
     for name in deployments.repository.models():
-        yield _model(service, f"{name}{LATEST}", deployments.resolve(name))
-        for manifest in deployments.repository.newest_first(name):
-            yield _model(service, manifest.reference, manifest)
+        yield f"{name}{LATEST}", deployments.resolve(name)
+        yield from ((each.reference, each) for each in deployments.repository.newest_first(name))
 
 
 def _model(service: Service, name: str, manifest: Manifest) -> dict[str, Any]:

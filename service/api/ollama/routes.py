@@ -15,6 +15,7 @@ from service.api.http.connection import while_connected
 from service.api.http.documented import Router, line_stream
 from service.api.http.encoding import json_response
 from service.api.http.headers import key_of
+from service.api.http.scopes import MODELS_WRITE, require
 from service.api.ollama.answer_schemas import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.ollama.dialect import (
     ChatSerialiser,
@@ -61,8 +62,12 @@ async def load_or_unload(
     http: Request, service: Service, model: str, keep_alive: float | None
 ) -> tuple[str, Literal["load", "unload"]]:
     """Loads a model, or with `keep_alive` 0 unloads it, once it does not drain or load. Returns the version and which
-    of both was done; done twice it is the same, so an Idempotency-Key is only checked."""
+    of both was done; done twice it is the same, so an Idempotency-Key is only checked. Unloading takes a model from all
+    callers: it needs the scope models:write."""
     key_of(http)
+    service.deployments.require_allowed(http.state.models, model)
+    if keep_alive == 0:
+        require(http, MODELS_WRITE)
     return await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))
 
 

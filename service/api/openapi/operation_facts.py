@@ -53,6 +53,9 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "SessionBody": {"title": "Lunch", "policy": "window"},
     "MessageBody": {"pinned": True},
     "ForkBody": {"at": "m_0123456789abcdef"},
+    "KeyBody": {"name": "shop", "scopes": ["generate", "sessions"], "models": ["demo"]},
+    "KeyChangeBody": {"name": "kiosk"},
+    "RotateBody": {"grace_seconds": 3600},
     "RegenerateBody": {"parameters": {"max_new_tokens": 64}},
 }
 """One body for each request model, which the demo model answers. Ids are made up: put your own in their place."""
@@ -76,6 +79,7 @@ TAGS: Final = {
     "feedback": "Votes on answers.",
     "files": "OpenAI's files, which batches read.",
     "generate": "TGI's routes, with our own fields around them.",
+    "keys": "Keys of callers: scopes, models, ends.",
     "knowledge": "Documents that answers may rest on.",
     "kserve": "The KServe v2 protocol with Triton's extensions.",
     "ollama": "Ollama's routes.",

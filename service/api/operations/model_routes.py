@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from models.manifest import Manifest
-from service.api.deps import ServiceDep, Text
+from service.api.deps import ModelsDep, ServiceDep, Text
 from service.api.http.encoding import json_response
 from service.api.http.errors import ErrorDialect, dialect_of
 from service.api.shared.answer_schemas import Shown, Time
-from service.deployments.deployments import Deployments
+from service.deployments.deployments import Deployments, is_allowed
 from service.errors import InvalidRequest
 
 router = APIRouter(tags=["openai"])
@@ -72,13 +72,15 @@ class AnthropicModels(Shown):
 async def list_models(
     http: Request,
     service: ServiceDep,
+    models: ModelsDep,
     limit: PageSize = PAGE,
     after_id: Text | None = None,
     before_id: Text | None = None,
 ) -> Response:
     """Lists names and `name:version`s, both usable as `model`. With the header `anthropic-version` it answers as
     Anthropic, by pages of `limit` before or after an id; the parameters act then only."""
-    named = await asyncio.to_thread(lambda: list(_all(service.deployments)))
+    every = await asyncio.to_thread(lambda: list(_all(service.deployments)))
+    named = [each for each in every if is_allowed(models, each[1])]
     if _is_anthropics(http):
         return json_response(_page(service.deployments, named, limit, after_id, before_id))
     return json_response(
@@ -87,9 +89,10 @@ async def list_models(
 
 
 @router.get("/v1/models/{id}", response_model=Model | AnthropicModel)
-async def get_model(http: Request, service: ServiceDep, id: str) -> Response:
+async def get_model(http: Request, service: ServiceDep, models: ModelsDep, id: str) -> Response:
     """Returns one model by any reference; `root` is the version that it means now."""
     show = _anthropic if _is_anthropics(http) else _openai
+    service.deployments.require_allowed(models, id)
     manifest = service.deployments.resolve(id)
     return json_response(show(id, manifest, service.deployments.window(manifest)))
 

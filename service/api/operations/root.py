@@ -81,7 +81,7 @@ def _shown(http: Request, service: Service) -> dict[str, Any]:
     is_demo = manifest is None or manifest.name == DEMO
     example = example_for(is_demo, chats=_chats(deployment))
     engine = deployment.engine.info if deployment else None
-    curl = example.curl(str(http.base_url), keyed=service.settings.admin_key is not None)
+    curl = example.curl(str(http.base_url), keyed=service.is_keyed)
     return {
         "name": "Dosirak",
         "version": service.version,

@@ -20,6 +20,7 @@ from models.repository import rollouts
 from models.repository.disk import durable
 from models.repository.disk.journal import Entry, History, line_of
 from models.repository.disk.records import FileRecords
+from service.storage import keys
 
 JOURNAL: Final = "journal"
 COPY: Final = "records.json"
@@ -110,9 +111,10 @@ def changes_of(files: FileRecords) -> Iterator[tuple[str, str, str | None]]:
     for name in files.names():
         for entry in files.history(name).entries:
             yield JOURNAL, name, line_of(entry).decode()
-    for document in files.documents(rollouts.ROLLOUTS):
-        content = files.document(rollouts.ROLLOUTS, document)
-        yield rollouts.ROLLOUTS, document, None if content is None else content.decode()
+    for kind in (rollouts.ROLLOUTS, keys.KIND):
+        for document in files.documents(kind):
+            content = files.document(kind, document)
+            yield kind, document, None if content is None else content.decode()
 
 
 def unread(files: FileRecords, mirror: Mirror) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from service.api.operations import keys
 from service.api.operations import schemas as operations
 from service.api.repository import schemas as repository
 from service.api.sessions import feedback, knowledge
 from service.api.sessions import schemas as sessions
-from tests.api.fields.cases import Table, acts
+from tests.api.fields.cases import Table, acts, notes
 
 SESSION: Final = Table(
     sessions.SessionBody,
@@ -154,7 +155,25 @@ ROLLOUT: Final = Table(
     ),
     "PUT",
 )
+_BOUNDS: Final = (
+    acts("models", ["demo:1"], "answer.models"),
+    acts("expires_at", "2999-01-01T00:00:00+00:00", "answer.expires_at"),
+)
+KEY: Final = Table(
+    keys.KeyBody,
+    "/v1/keys",
+    {"name": "shop", "scopes": ["generate"]},
+    (acts("name", "tea", "answer.name"), acts("scopes", ["metrics"], "answer.scopes"), *_BOUNDS),
+)
+KEY_CHANGE: Final = Table(
+    keys.KeyChangeBody,
+    "/v1/keys/<key>",
+    {},
+    (acts("name", "tea", "answer.name"), acts("scopes", ["metrics"], "answer.scopes"), *_BOUNDS),
+    "PATCH",
+)
+ROTATE: Final = Table(keys.RotateBody, "/v1/keys/<key>/rotate", {}, (notes("grace_seconds", 60, -1),))
 TABLES: Final = (
-    SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE, PARSERS, EVALUATE,
-    ALIAS, REASON, ROLLOUT
+    KEY, KEY_CHANGE, ROTATE, SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE,
+    PARSERS, EVALUATE, ALIAS, REASON, ROLLOUT
 )  # fmt: skip

@@ -145,7 +145,12 @@ async def _file(stage: Stage) -> str:
     return str(answer.json()["id"])
 
 
+async def _key(stage: Stage) -> str:
+    return str((await stage.post("/v1/keys", {"name": "shop", "scopes": ["generate"]}))["id"])
+
+
 MAKERS: Final = {
+    "<key>": _key,
     "<response>": _response,
     "<conversation>": _conversation,
     "<file>": _file,

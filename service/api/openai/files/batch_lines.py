@@ -18,11 +18,11 @@ import structlog
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Scope
 
-from service.api.answering.callers import BACKGROUND
+from service.api.answering.callers import BACKGROUND, caller_behind
 from service.api.http.encoding import encode
 from service.api.http.errors import ErrorDialect, Internal, body_of, status_of
 from service.api.http.headers import HEADER
-from service.api.http.scopes import EVERY
+from service.api.http.scopes import Caller
 from service.errors import DosirakError, InvalidRequest
 from service.generation.batches.run import LineReply, LineRequest
 
@@ -60,9 +60,13 @@ class LineAnswers:
         if peek.stream:
             return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), request_id)
         stores = peek.session_id is not None or peek.store is True or line.endpoint in STORING
-        exchange = _Exchange(self._scope(line, request_id, line.key if stores else None), line.body)
         try:
+            caller = caller_behind(line.owner, self._app.state.service.keys)
+            scope = self._scope(line, caller, request_id, line.key if stores else None)
+            exchange = _Exchange(scope, line.body)
             await self._through()(exchange.scope, exchange.receive, exchange.send)
+        except DosirakError as error:
+            return _refusal(error, request_id)
         except Exception:
             log.exception("batch_line_failed", request_id=request_id, endpoint=line.endpoint)
             return _refusal(Internal(), request_id)
@@ -76,16 +80,11 @@ class LineAnswers:
             self._stack = bare.build_middleware_stack()
         return self._stack
 
-    def _scope(self, line: LineRequest, request_id: str, key: str | None) -> Scope:
+    def _scope(self, line: LineRequest, caller: Caller, request_id: str, key: str | None) -> Scope:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(line.body)).encode())]
         if key is not None:
             headers.append((HEADER.lower().encode(), key.encode()))
-        state: dict[str, object] = {
-            "owner": line.owner,
-            "actor": line.owner,
-            "scopes": EVERY,
-            "request_id": request_id,
-        }
+        state: dict[str, object] = {**caller.state, "request_id": request_id}
         state |= {"arrival": time.monotonic(), "log": {}, "is_head": False, BACKGROUND: True}
         return {
             "type": "http",
