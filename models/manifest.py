@@ -218,8 +218,9 @@ class Manifest:
 
     @property
     def is_conversion(self) -> bool:
-        """Whether it holds its parent's weights in another precision. An adapter has a parent too, but is trained."""
-        return self.lineage.parent is not None and not self.has_adapter
+        """Whether it holds its parent's weights in another precision. A version with an adapter, beside its base or
+        merged into it, has a parent too, but is trained."""
+        return self.lineage.parent is not None and self.precision in QUANTIZED and not self.has_adapter
 
     @cached_property
     def base_digest(self) -> str:

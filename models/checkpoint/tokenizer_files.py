@@ -13,7 +13,8 @@ from models.checkpoint.config_policy import read_json
 from models.errors import InvalidSource
 
 TOKENIZER = "tokenizer.json"
-FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json")
+CONFIG = "tokenizer_config.json"
+FILES = (TOKENIZER, CONFIG, "special_tokens_map.json")
 SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt", "vocab.txt")
 ADDED = "added_tokens.json"
 """Tokens beside those of slow files, with their ids; it is no tokenizer by itself."""

@@ -243,7 +243,7 @@ class _Import:
     def _check_configuration(self) -> config_policy.Accepted:
         for path in sorted(self._staged.glob("*.json")):
             if path.name not in (tokenizer_files.TOKENIZER, "config.json"):
-                config_policy.refuse_dangerous(config_policy.read_json(path), path.name)
+                self._check_json(path)
         config = config_policy.read_json(self._staged / "config.json")
         accepted = config_policy.accept(config)
         (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
@@ -260,6 +260,16 @@ class _Import:
         if accepted.dropped:
             self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
         return accepted
+
+    def _check_json(self, path: Path) -> None:
+        """Refuses keys that could bring in code. Code that reads the tokenizer elsewhere is only named in vain where
+        tokenizer.json says all."""
+        content = config_policy.read_json(path)
+        is_vain = path.name == tokenizer_files.CONFIG and (self._staged / tokenizer_files.TOKENIZER).exists()
+        if is_vain and content.pop("auto_map", None) is not None:
+            path.write_text(config_policy.as_text(content))
+            self._notes.append(f"{path.name} without auto_map")
+        config_policy.refuse_dangerous(content, path.name)
 
     def _check_tokenizer(self) -> None:
         if not (self._staged / tokenizer_files.TOKENIZER).exists():

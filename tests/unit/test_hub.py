@@ -4,8 +4,10 @@ off goes on."""
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -204,6 +206,22 @@ def test_a_disk_that_fills_up(hub: FakeHub, llama: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(downloading, "_append", full)
     with pytest.raises(InvalidSource, match=r"disk is full .* what has arrived is kept"):
         begun.fetch()
+
+
+def test_a_disk_without_room_is_told_before_a_byte(
+    hub: FakeHub, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for the download and for its copy in the version; what has arrived before is not counted again."""
+    hub.push(TINY.id, llama)
+    needed = 2 * (llama / "model.safetensors").stat().st_size
+    free = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda directory: free)
+    refused(
+        tmp_path, TINY, r"org/Tiny-Chat needs .* MB more on the data directory's disk .*: free some, or set DOSIRAK"
+    )
+    assert not hub.weights_sent()
+    free.free = needed
+    assert begin(tmp_path, TINY).fetch().listing is None
 
 
 def test_refs_are_what_was_fetched(hub: FakeHub, llama: Path, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_pickles_and_code_are_refused(repository: Repository, llama: Path, name:
         ("config.json", {"model_type": "evil"}, "evil"),
         ("config.json", {"model_type": ["llama"]}, "model_type"),
         ("config.json", {"hidden_size": "big"}, "'hidden_size', of which no model can be built: .*int"),
-        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "tokenizer_config.json"),
+        ("tokenizer_config.json", {"deep": {"auto_map": {"AutoTokenizer": ["x.Y", None]}}}, "tokenizer_config.json"),
         ("generation_config.json", {"custom_generate": "evil/repo"}, "custom_generate"),
         ("adapter_config.json", {}, "adapter"),
     ],

@@ -23,6 +23,7 @@ from models.imports.hub.listing import HubFile, Listing
 from models.imports.hub.refusals import refusal
 from models.imports.hub.source import HubSource
 from models.repository.disk import durable
+from models.repository.disk.room import require_room
 
 Watch = Callable[[int, int, str], None]
 """(bytes that are here, bytes of all files, the file on its way)"""
@@ -66,10 +67,12 @@ class HubCheckpoint:
         return sum(max(0, file.size - received(self.directory, file)) for file in self.weights)
 
     def fetch(self, watch: Watch = unwatched) -> HubCheckpoint:
-        """Returns the whole checkpoint: fetches what is missing. Raises InvalidSource with the way out, Conflict while
-        another process does the same."""
+        """Returns the whole checkpoint: fetches what is missing. Raises InvalidSource with the way out, before a byte
+        where the disk has no room for it, and Conflict while another process does the same."""
         if self.listing is None:
             return self
+        copied = 0 if self.gguf else sum(self.sizes)  # to the version, while the download is there
+        require_room(self.directory, self.bytes_to_come + copied, str(self.source))
         with alone(self.directory):
             _fetch(self.listing, self.weights, self.directory, watch)
             whole = self.directory.with_name(self.directory.name.removesuffix(PART))
