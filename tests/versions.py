@@ -31,7 +31,11 @@ def publish(
     with repository.stage() as staged:
         (staged / "config.json").write_text("{}")
         write_weights(staged, content)
-        return repository.publish(staged, replace(FACTS, lineage=lineage(parent)), name, version)
+        return repository.publish(staged, facts(parent), name, version)
+
+
+def facts(parent: Manifest | None) -> Facts:
+    return replace(FACTS, lineage=lineage(parent), precision="int8" if parent else FACTS.precision)
 
 
 def lineage(parent: Manifest | None) -> Lineage:

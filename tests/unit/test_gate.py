@@ -18,7 +18,7 @@ from models.repository.report import Recalled, Report, TextSet
 from models.repository.repository import Repository
 from service.settings import Settings
 from tests.reports import beside, report
-from tests.versions import FACTS, lineage, publish, write_weights
+from tests.versions import facts, publish, write_weights
 
 LIMITS = Limits(top1_agreement=0.98)
 RECALL = (Recalled("1 turn", "test", 90, 100), Recalled("not told", "test", 0, 100))
@@ -178,7 +178,7 @@ def test_an_adapter_was_trained_and_is_no_conversion(repository: Repository) -> 
     with repository.stage() as staged:
         write_weights(staged, "one")
         write_weights(staged, "adapter", ADAPTER_WEIGHTS)
-        manifest = repository.publish(staged, replace(FACTS, lineage=lineage(parent)), "demo")
+        manifest = repository.publish(staged, facts(parent), "demo")
     assert not manifest.is_conversion
     assert broken(Measured(manifest, report(manifest, beside(parent, clear_top1_agreement=0.2, kl=4.0))), LIMITS) == ()
 

@@ -76,12 +76,10 @@ def test_the_field_has_every_combination_once_and_the_present_one_first(reposito
 
 def test_precisions_are_conversions_of_the_same_weights(repository: Repository) -> None:
     first = publish(repository, "one")
-    small = _as(publish(repository, "small", parent=first), "int8")
-    other = publish(repository, "two")
+    small = publish(repository, "small", parent=first)
+    publish(repository, "two")
     publish(repository, "one", name="other")
-    references = [each.reference for each in family(repository, first)]
-    assert references == [first.reference], "the other has the same precision as written in its manifest"
-    assert other.reference not in references and small.lineage.parent == first.reference
+    assert family(repository, first) == [first, small], "the other two are weights of their own"
 
 
 def _as(manifest: Manifest, precision: str) -> Manifest:
