@@ -28,6 +28,7 @@ from service.api.edge import handlers
 from service.api.edge.auth import Auth
 from service.api.edge.bearers import Bearers
 from service.api.edge.cors import Cors
+from service.api.edge.door import Door
 from service.api.edge.draining import Drain
 from service.api.edge.handlers import unknown_route
 from service.api.edge.layer import Edge
@@ -88,7 +89,10 @@ DESCRIPTION: Final = "Text generation: answers that say exactly which version sp
 
 
 def create(
-    settings: Settings | None = None, first: Started | None = None, carried: Mapping[str, Path] | None = None
+    settings: Settings | None = None,
+    first: Started | None = None,
+    carried: Mapping[str, Path] | None = None,
+    door: Door | None = None,
 ) -> FastAPI:
     """Returns the real app of one process, with its repository and one engine process for each served version; the
     version that loads first uses the process `first`. `carried` are model directories that become versions, by
@@ -145,11 +149,16 @@ def create(
         tasks=tasks,
     )
     jobs = Jobs(store, engine_environment(), tasks=tasks)
-    return create_app(settings, deployments, jobs, metrics, tasks)
+    return create_app(settings, deployments, jobs, metrics, tasks, door)
 
 
 def create_app(
-    settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics, tasks: BackgroundTasks
+    settings: Settings,
+    deployments: Deployments,
+    jobs: Jobs,
+    metrics: Metrics,
+    tasks: BackgroundTasks,
+    door: Door | None = None,
 ) -> FastAPI:
     """Returns the app around given parts. Its lifespan starts and stops the deployments, the jobs and all background
     tasks."""
@@ -224,6 +233,7 @@ def create_app(
         keys,
         lambda: described(keyed=bearers.are_needed),
     )
+    (door or Door()).tell(metrics, bearers.wrong_keys)
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
     app.state.bearers = bearers

@@ -1,15 +1,14 @@
 """The BentoML service packages, starts, probes and supervises the API process. Every answer is FastAPI's.
 
-This module sets aside the parts of BentoML that generation must not use: its batcher (counts items, cannot stream), its
-metrics (multiprocess files, raw paths as labels), its concurrency gate (no queue, no Retry-After) and its tracing layer
-(a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
+This module sets aside what generation must not use of it: a batcher that cannot stream, metrics by raw paths, a gate
+without a queue, tracing that costs 28 µs an event of a stream, a server whose connections have no limits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.settings import engine_environment, leave_multiprocess_metrics
+from service.settings import engine_environment, leave_multiprocess_metrics, settings_or_exit
 
 leave_multiprocess_metrics()  # before any import of prometheus_client
 
@@ -21,21 +20,20 @@ from service.api.bento.image import carried_models, image  # noqa: E402
 from service.api.bento.supervising import wait_for_drains  # noqa: E402
 from service.api.edge.auth import Auth  # noqa: E402
 from service.api.edge.cors import Cors  # noqa: E402
+from service.api.edge.door import Door  # noqa: E402
 from service.engine.client.process import WORKER, Started  # noqa: E402
 from service.host import has_torch  # noqa: E402
-from service.settings import settings_or_exit  # noqa: E402
 from service.ui.frame import sign_in_page  # noqa: E402
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 ANSWER_SECONDS = 1800
-"""BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long
-(docs/decisions/bentoml.md)."""
-GENERATE = "/generate"
+"""BentoML's own limit, up to an answer's first byte (docs/decisions/bentoml.md says what it costs)."""
 
 settings = settings_or_exit()
 wait_for_drains(settings.drain_seconds)
+door = Door.serving(settings)
 
 
 def build() -> FastAPI:
@@ -44,7 +42,7 @@ def build() -> FastAPI:
     first = Started.of(WORKER, engine_environment()) if ours else None
     from service.app import create
 
-    return create(settings, first, carried_models())
+    return create(settings, first, carried_models(), door)
 
 
 app = DeferredApp(build)
@@ -73,12 +71,12 @@ class Dosirak:
     @bentoml.api(route="/bento/generate", input_spec=GenerateInput)  # type: ignore[untyped-decorator]
     async def generate(self, ctx: bentoml.Context, **fields: object) -> dict[str, object]:
         """Text for a prompt: what `POST /generate` answers."""
-        return await answer(app, ctx, GENERATE, generate_body(fields))
+        return await answer(app, ctx, "/generate", generate_body(fields))
 
     @bentoml.api(route="/bento/chat", input_spec=ChatInput)  # type: ignore[untyped-decorator]
     async def chat(self, ctx: bentoml.Context, **fields: object) -> dict[str, object]:
         """The next turn of a chat: what `POST /generate` answers to `messages`."""
-        return await answer(app, ctx, GENERATE, generate_body(fields))
+        return await answer(app, ctx, "/generate", generate_body(fields))
 
 
 # All layers around BentoML's own routes are added here; the last one added is the innermost.

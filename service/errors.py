@@ -5,16 +5,19 @@
     │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
     │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the body has the numbers
     ├── EngineKilled          422  engine_killed         the engine process died each time this request ran
+    ├── MalformedRequest      400  malformed_request     no HTTP/1.1, or such that can be read in two ways
     ├── Unauthorized          401  unauthorized
     ├── Forbidden             403  forbidden
     ├── NotFound              404  not_found
     ├── MethodNotAllowed      405  method_not_allowed
+    ├── RequestTimeout        408  request_timeout       headers or body did not come in time
     ├── Conflict              409  conflict
     ├── Stale                 412  stale
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
     │   └── QuotaExceeded     429  rate_limited          a quota is used up; delete something first
+    ├── HeadersTooLarge       431  headers_too_large
     ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
@@ -80,6 +83,10 @@ class EngineKilled(DosirakError):
     status, code, error_type = 422, "engine_killed", "generation"
 
 
+class MalformedRequest(DosirakError):
+    status, code, error_type = 400, "malformed_request", "validation"
+
+
 class Unauthorized(DosirakError):
     status, code, error_type = 401, "unauthorized", "validation"
 
@@ -94,6 +101,10 @@ class NotFound(DosirakError):
 
 class MethodNotAllowed(DosirakError):
     status, code, error_type = 405, "method_not_allowed", "validation"
+
+
+class RequestTimeout(DosirakError):
+    status, code, error_type = 408, "request_timeout", "validation"
 
 
 class Conflict(DosirakError):
@@ -118,6 +129,10 @@ class RateLimited(DosirakError):
 
 class QuotaExceeded(RateLimited):
     retryable = False
+
+
+class HeadersTooLarge(DosirakError):
+    status, code, error_type = 431, "headers_too_large", "validation"
 
 
 class GenerationFailed(DosirakError):

@@ -147,6 +147,26 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=MIB, ge=1024, description="Largest request body; larger ones are refused with 413."
     )
+    max_header_bytes: int = Field(
+        default=32768, ge=1024, description="Largest head of a request, with its address; larger ones get 431."
+    )
+    header_seconds: float = Field(
+        default=10.0, gt=0, description="Time for a head to come whole; a socket that sends none is closed then."
+    )
+    body_seconds: float = Field(
+        default=30.0, gt=0, description="Time in which a body must bring 16 KiB, or its end; else the request gets 408."
+    )
+    keep_alive_seconds: float = Field(
+        default=65.0, gt=0, description="How long a connection stays open between two requests."
+    )
+    max_connections: int = Field(
+        default=2048,
+        ge=16,
+        description="Most open connections; past them one without a request in progress goes, or the new one gets 503.",
+    )
+    max_peer_connections: int = Field(
+        default=1024, ge=1, description="The same for one client's address: a proxy is one client."
+    )
     files_max_bytes: int = Field(
         default=200 * MIB, ge=1024, description="Largest uploaded file; larger ones are refused with 413."
     )

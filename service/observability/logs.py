@@ -4,9 +4,12 @@ quote users' text. The module knows no route and no request."""
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
 from typing import Final
@@ -26,6 +29,7 @@ GREEN, YELLOW, RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
 LEVELS: Final = {"warning": YELLOW, "error": RED, "critical": RED}
 """The levels that a line names, with their colours; the others are usual."""
 LONGEST_CHAIN: Final = 8
+SELDOM_SECONDS: Final = 60.0
 BETWEEN: Final = "\n"
 
 
@@ -129,6 +133,25 @@ def configure_logging(settings: Settings) -> None:
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=max(level, logging.INFO))
     logging.getLogger("uvicorn.access").disabled = True
+
+
+class Seldom:
+    """A warning that many could cause: for each reason at most a line a minute, with how many there were since the last
+    one."""
+
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._event = event
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        self._since: Counter[str] = Counter()
+
+    def warn(self, reason: str, **facts: object) -> None:
+        """Counts one. `facts` are of the one that is told; there must be few reasons."""
+        self._since[reason] += 1
+        now = self._clock()
+        if now - self._told.get(reason, -math.inf) >= SELDOM_SECONDS:
+            self._told[reason] = now
+            structlog.get_logger(__name__).warning(self._event, reason=reason, count=self._since.pop(reason), **facts)
 
 
 def is_json(settings: Settings) -> bool:

@@ -76,10 +76,12 @@ async def sign_in(http: Request, service: ServiceDep) -> Response:
     if not service.is_keyed:
         return _onward(path)
     try:
-        cookie = _bearers(service).cookie_of(form.get("key", "").strip())
+        cookie = _bearers(http).cookie_of(form.get("key", "").strip())
     except Unauthorized:  # it has ended
         cookie = None
     if cookie is None:
+        if refusal := _bearers(http).wrong_keys.count(http.scope):
+            raise refusal
         return sign_in_page(http, wrong=True, path=path)
     response = _onward(path)
     response.headers.append("Set-Cookie", cookie.made(secure=http.url.scheme == "https"))
@@ -90,7 +92,7 @@ async def sign_in(http: Request, service: ServiceDep) -> Response:
 async def sign_out(http: Request, service: ServiceDep) -> Response:
     """Takes the cookies away; the page that follows asks for a key."""
     response = _onward("")
-    for cookie in _bearers(service).cookies(http.headers.get("cookie", "")):
+    for cookie in _bearers(http).cookies(http.headers.get("cookie", "")):
         response.headers.append("Set-Cookie", cookie.ended())
     return response
 
@@ -101,8 +103,9 @@ async def missing(http: Request, service: ServiceDep) -> Response:
     return frame(http, MISSING, {}, keyed=service.is_keyed, status=404)
 
 
-def _bearers(service: Service) -> Bearers:
-    return Bearers(service.settings.admin_key, service.keys)
+def _bearers(http: Request) -> Bearers:
+    found: Bearers = http.app.state.bearers
+    return found
 
 
 def _onward(path: str) -> Response:

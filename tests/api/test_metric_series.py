@@ -93,7 +93,7 @@ async def test_every_series_is_there_before_the_first_answer(serve: Serve) -> No
 
 async def test_a_loaded_version_is_small(world: World) -> None:
     await world.client.post("/generate", json={"inputs": "x"})
-    assert len((await world.client.get("/metrics")).content) <= 61_000
+    assert len((await world.client.get("/metrics")).content) <= 63_000
     alone, metrics = len(Metrics().exposition()), Metrics()
     for version in "123":
         metrics.model("a-model-with-a-long-name", version)

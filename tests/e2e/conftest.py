@@ -21,5 +21,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`dosirak serve`, which is what `make serve` runs."""
     log = tmp_path_factory.mktemp("log") / "serve.log"
-    with running(python("-m", "service.cli", "serve"), data_dir, log, free_port()) as server:
+    command = python("-m", "service.cli", "serve")
+    with running(command, data_dir, log, free_port(), DOSIRAK_HEADER_SECONDS="2") as server:
         yield server

@@ -114,6 +114,14 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
+def said(server: Server, sent: bytes) -> bytes:
+    """Returns what comes for some bytes until the server ends the connection."""
+    address = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=20) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def stream(client: httpx.Client, body: dict[str, object]) -> list[dict[str, object]]:
     """All events of one `/generate_stream`."""
     with client.stream("POST", "/generate_stream", json=body) as response:

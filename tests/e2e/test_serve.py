@@ -20,12 +20,14 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import ROOT, Server, free_port, python, running, stream, text_of
+from tests.e2e.server import ROOT, Server, free_port, python, running, said, stream, text_of
 from tests.waiting import alive, block_until
 
 MIB = 1024 * 1024
 CHAT = {"messages": [{"role": "user", "content": "안녕하세요! 오늘 뭐가 맛있어요?"}]}
 PORT: Final = "localhost:3000"
+TWICE: Final = b"POST / HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n"
+"""A request of two hosts."""
 FRACTION: Final = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
@@ -62,6 +64,16 @@ def test_api_process_is_small_and_has_no_torch(served: Server) -> None:
     api = served.api()
     assert not [each.path for each in api.memory_maps() if "torch" in each.path]
     assert api.memory_info().rss <= 200 * MIB
+
+
+def test_its_connections_have_limits(served: Server) -> None:
+    """tests/api/test_connections.py has each of them."""
+    assert said(served, b"") == b""
+    assert said(served, b"GET /livez HT").startswith(b"HTTP/1.1 408")
+    assert said(served, TWICE).startswith(b"HTTP/1.1 400")
+    with served.client() as client:
+        shown = client.get("/metrics").text
+    assert 'dosirak_http_connections_closed_total{reason="header_timeout"} 2.0' in shown
 
 
 @pytest.mark.parametrize("model", [pytest.param("demo:1", marks=pytest.mark.nightly), "demo:2"])
@@ -169,6 +181,7 @@ def test_other_ways_to_start(command: tuple[str, ...], data_dir: Path, served: S
         answer = client.post("/generate", json=body()).json()
         assert answer["model"] == "demo:2" and answer["usage"]["completion_tokens"] == 48
         assert client.get("/livez").status_code == 200
+        assert "uvicorn" in command or said(server, TWICE).startswith(b"HTTP/1.1 400")
 
 
 def test_an_open_address_without_a_key_is_refused() -> None:

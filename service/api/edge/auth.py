@@ -31,6 +31,7 @@ READS: Final = frozenset({"GET", "HEAD"})
 ANONYMOUS: Final = Caller("anonymous", "anonymous", EVERY)
 """The caller where no key is needed."""
 API_KEY: Final = "x-api-key"
+KEY_HEADERS: Final = ("authorization", API_KEY)
 
 
 class Auth:
@@ -60,10 +61,15 @@ class Auth:
         try:
             caller = self._caller(scope)
         except DosirakError as error:
-            await self._refuse(error, scope, receive, send)
+            await self._refuse(self._judged(error, scope), scope, receive, send)
         else:
             scope.setdefault("state", {}).update(caller.state)
             await self._app(scope, receive, send)
+
+    def _judged(self, error: DosirakError, scope: Scope) -> DosirakError:
+        """Returns the refusal; where the request has a wrong key, it is counted."""
+        is_wrong_key = isinstance(error, Unauthorized) and any(map(Headers(scope=scope).get, KEY_HEADERS))
+        return self._bearers().wrong_keys.count(scope) or error if is_wrong_key else error
 
     def _caller(self, scope: Scope) -> Caller:
         """Returns the caller. Raises Unauthorized, or Forbidden where no key is set that would tell callers apart."""

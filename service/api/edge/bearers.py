@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from service.api.answering.callers import caller_of
 from service.api.edge.cookie import PREFIX, Cookie, cookie_names, key_digest
+from service.api.edge.wrong_keys import WrongKeys
 from service.api.http.scopes import EVERY, Caller
 from service.errors import Unauthorized
 from service.storage.keys import Key, Keys
@@ -20,9 +21,10 @@ _SHORT: Final = len(_KEY) + 8
 
 
 class Bearers:
-    """Both kinds of keys; a server without any is open."""
+    """Both kinds of keys; a server without any is open. `wrong_keys` counts what is none of them."""
 
     def __init__(self, admin_key: SecretStr | None, keys: Keys) -> None:
+        self.wrong_keys = WrongKeys()
         self._admin = Cookie.of(admin_key)
         self._keys = keys
 

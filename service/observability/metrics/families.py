@@ -177,6 +177,10 @@ class HttpFamilies(_Families):
         self.errors = self.counter("errors", "Error answers by their code.", "code")
         self.build_info = self.gauge("build_info", "Always 1; its label says what runs.", "server_version")
         self.rejected = self.counter("admission_rejected", "Requests refused before an engine had them.", "reason")
+        self.connections = self.gauge("http_connections", "Open connections.")
+        self.closed = self.counter("http_connections_closed", "Connections that the server ended.", "reason")
+        self.wrong_keys = self.counter("wrong_keys", "Wrong keys, by the status that answered them.", "status")
+        self.wrong_key_peers = self.gauge("wrong_key_peers", "Peers whose next wrong key gets 429.")
 
 
 class SupportFamilies(_Families):

@@ -25,6 +25,8 @@ REJECTED: Final = ("overloaded", "deadline_exceeded", "unavailable")
 """Codes of errors that refuse a request before an engine has it."""
 KEPT_SECONDS: Final = 600.0
 """So long a scraper has for an unloaded version's last numbers."""
+CLOSED: Final = ("header_timeout", "body_timeout", "header_size", "malformed", "crowded", "full", "unread")
+"""Why the server ends a connection."""
 BATCH_LINES: Final = ("completed", "failed")
 STORE_OPERATIONS: Final = ("history", "append", "read", "write", "maintain")
 
@@ -63,6 +65,10 @@ class Metrics:
                 self._http.requests.labels(OTHER, method, status)
         for reason in REJECTED:
             self._http.rejected.labels(reason)
+        for reason in CLOSED:
+            self._http.closed.labels(reason)
+        for status in ("401", "429"):
+            self._http.wrong_keys.labels(status)
         for result in BATCH_LINES:
             self._support.batch_lines.labels(result)
         for outcome in ("made", "failed"):
@@ -109,6 +115,19 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         """Counts a request that was refused before an engine had it, by the code of its error."""
         self._http.rejected.labels(reason).inc()
+
+    def connection_closed(self, reason: str) -> None:
+        """Counts a connection that the server ended, by one of CLOSED."""
+        self._http.closed.labels(reason).inc()
+
+    def wrong_key(self, status: int) -> None:
+        """Counts a wrong key by the status that answered it."""
+        self._http.wrong_keys.labels(str(status)).inc()
+
+    def door(self, connections: Callable[[], float], wrong_key_peers: Callable[[], float]) -> None:
+        """Tells what a scrape asks for two numbers. They are called in any thread."""
+        self._http.connections.set_function(connections)
+        self._http.wrong_key_peers.set_function(wrong_key_peers)
 
     def session_store(self, operation: str, seconds: float) -> None:
         """Records one call of the session database."""

@@ -1,0 +1,308 @@
+"""A connection is uvicorn's, with limits: time and bytes for a head, time for a body, one framing that nobody reads in
+two ways. httptools parses; this module counts what it calls back with, and says when it is enough.
+
+    silent, or a head that does not end    ─▶ 408 after `header_seconds`; nothing where no byte came
+    a body that does not go on             ─▶ 408 once `body_seconds` brought less than LEAST_BYTES
+    a head, or framing, without measure    ─▶ 431
+    a request that can be read in two ways ─▶ 400
+    an answer that nobody reads            ─▶ the kernel gives up after UNREAD_SECONDS
+
+What the server itself is slow at counts for no client: a model that thinks, a body that the app does not take yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import uuid
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from service.api.edge.connections import Connections, Standing, peer_of
+from service.api.http.errors import ErrorDialect, response_of
+from service.errors import DosirakError, HeadersTooLarge, MalformedRequest, Overloaded, RequestTimeout
+
+LEAST_BYTES: Final = 16 << 10
+MOST_FIELDS: Final = 100
+"""Lines of a head; also the number of Apache, gunicorn and Kestrel."""
+FRAMING: Final = 16
+"""Bytes that frame a byte of a body, at most: chunks of one byte have 5."""
+LINGER_SECONDS: Final = 2.0
+"""A client that still sends gets so long to read why nobody listens: a socket closed with bytes unread is reset."""
+UNREAD_SECONDS: Final = 60
+"""As nginx's `send_timeout`: no byte of an answer that waits was taken."""
+CHUNKED: Final = [b"chunked"]
+
+
+class Phase(Enum):
+    """Which part of a request comes next."""
+
+    HEAD = auto()
+    BODY = auto()
+    NONE = auto()
+
+
+class Connection(HttpToolsProtocol):
+    """One client's socket, from uvicorn's server. Protocols that a client would change to are not spoken."""
+
+    def __init__(self, connections: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self._connections = connections
+        self._limits = connections.limits
+        self.timeout_keep_alive = self._limits.keep_alive_seconds  # type: ignore[assignment]
+        self.ws_protocol_class = None
+        self.peer = ""
+        self._running: RequestResponseCycle | None = None
+        self._phase = Phase.HEAD
+        self._messages = 0
+        self._timed: tuple[int, Phase] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_silent = True
+        self._has_ended = False
+        self._fields = self._head_bytes = self._came = self._brought = self._brought_before = 0
+        self._was_paused = False
+
+    @property
+    def standing(self) -> Standing:
+        """Returns what it waits for."""
+        if not self._is_owed:
+            return Standing.IDLE
+        return Standing.SENDING if self._phase is Phase.BODY else Standing.SERVED
+
+    @property
+    def _is_owed(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.peer = peer_of(self.client[0]) if self.client else ""
+        if not self._connections.admit(self):
+            self.transport.write(
+                _answer(Overloaded("Every connection of this server is in use: try again in a moment"))
+            )
+            self._close("full")
+            return
+        if self.client and (option := getattr(socket, "TCP_USER_TIMEOUT", None)):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, UNREAD_SECONDS * 1000)
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended = True
+        self._stop_timer()
+        self._connections.leave(self)
+        if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
+            self._connections.closed("unread", self.peer)
+        super().connection_lost(exc)
+        self._give_up_answer()
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_ended:
+            return
+        self._is_silent = False
+        self._came += len(data)
+        try:
+            self._parse(memoryview(data))
+            if self._came > self._limits.header_bytes + FRAMING * self._brought and self._phase is not Phase.NONE:
+                raise self._too_large()
+        except (httptools.HttpParserError, DosirakError) as error:
+            cause = error if isinstance(error, DosirakError) else error.__context__
+            if not isinstance(cause, DosirakError):
+                cause = MalformedRequest(f"The request is not HTTP/1.1: {error}")
+            self._refuse(cause, "header_size" if isinstance(cause, HeadersTooLarge) else "malformed")
+        else:
+            self._settle()
+
+    def drop(self) -> None:
+        """Ends it at once, without a word."""
+        self._has_ended = True
+        self._stop_timer()
+        self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._unset_keepalive_if_required()
+        self._phase = Phase.HEAD
+        self._fields = self._head_bytes = self._came = self._brought = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._count(len(name) + len(value))
+        if self._phase is Phase.HEAD:  # else it is a trailer, which no route reads
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        _require_one_reading(self.headers, self.parser.get_http_version())
+        if self.parser.should_upgrade():
+            return
+        self._phase = Phase.BODY
+        self._came = self._brought_before = 0
+        self._was_paused = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._brought += len(body)
+        super().on_body(body)
+        self._was_paused |= self.flow.read_paused
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._phase = Phase.NONE
+        self._messages += 1
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._connections.moved(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: any client may ask for an upgrade, as Java's does with every request."""
+
+    def _parse(self, data: memoryview) -> None:
+        """Gives the bytes to the parser. A request that asks for another protocol is read again without the wish: the
+        parser takes what follows such a head, its body, for another protocol, and then for the next request."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._read_without_upgrade()
+            else:
+                return
+
+    def _read_without_upgrade(self) -> None:
+        """Raises MalformedRequest for CONNECT and for HTTP/2 without TLS: nothing is left of them."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        kept = [(name, value) for name, value in self.headers if name != b"upgrade"]
+        if method == b"CONNECT" or len(kept) == len(self.headers):
+            raise MalformedRequest("This server speaks HTTP/1.1 alone and is no proxy: send the request as HTTP/1.1")
+        lines = [b"%s: %s\r\n" % (name, _without_upgrade(name, value)) for name, value in kept]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines)))
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes or self._fields > MOST_FIELDS:
+            raise self._too_large()
+
+    def _too_large(self) -> HeadersTooLarge:
+        most = self._limits.header_bytes
+        return HeadersTooLarge(
+            f"The headers are larger than {most} bytes, or more than {MOST_FIELDS}: send less, or set "
+            "DOSIRAK_MAX_HEADER_BYTES higher",
+            max_header_bytes=most,
+        )
+
+    def _settle(self) -> None:
+        """Begins the time of the part that comes next, where that is another one than before."""
+        timed = (self._messages, self._phase)
+        if timed != self._timed:
+            self._timed = timed
+            self._connections.moved(self)
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        if self._phase is not Phase.NONE:
+            limits = self._limits
+            seconds = limits.header_seconds if self._phase is Phase.HEAD else limits.body_seconds
+            self._timer = self.loop.call_later(seconds, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        if self._is_excused():
+            self._start_timer()
+        elif self._is_silent:
+            self._close("header_timeout")
+        elif self._phase is Phase.HEAD:
+            text = f"The headers did not end within {self._limits.header_seconds:g} s: send the whole request at once"
+            self._refuse(RequestTimeout(text), "header_timeout")
+        else:
+            text = f"In {self._limits.body_seconds:g} s less than {LEAST_BYTES} bytes of the body came, and not its end"
+            self._refuse(RequestTimeout(f"{text}: send it again, faster"), "body_timeout")
+
+    def _is_excused(self) -> bool:
+        """Returns whether the client may have more time: it goes on, or it is the server that does not."""
+        if self._phase is Phase.HEAD:
+            return self._is_owed
+        is_paused = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        goes_on = self._brought - self._brought_before >= LEAST_BYTES
+        is_excused = is_paused or self._was_paused or goes_on
+        self._was_paused, self._brought_before = is_paused, self._brought
+        return is_excused
+
+    def _refuse(self, error: DosirakError, reason: str) -> None:
+        """Answers, where the answer is this request's, and ends the connection."""
+        if self._may_answer():
+            self.transport.write(_answer(error))
+        self._close(reason, lingers=not isinstance(error, RequestTimeout))
+
+    def _close(self, reason: str, lingers: bool = False) -> None:
+        self._has_ended = True
+        self._stop_timer()
+        self._connections.closed(reason, self.peer)
+        self._give_up_answer()
+        if lingers and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _may_answer(self) -> bool:
+        """Returns whether an error would be the answer to the request that is wrong, not to one before it."""
+        if self._phase is Phase.BODY:
+            return self._running is self.cycle and not self._running.response_started
+        return not self._is_owed
+
+    def _give_up_answer(self) -> None:
+        """Tells the request that runs that its client is gone. uvicorn tells the last one, which may be another."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+
+def _require_one_reading(headers: list[tuple[bytes, bytes]], version: str) -> None:
+    """Raises MalformedRequest where another server could find other ends of the request, or another host. The parser
+    itself refuses Content-Length beside Transfer-Encoding, and either of them twice or misspelt."""
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1"):
+        raise MalformedRequest("This server speaks HTTP/1.1: send the request as HTTP/1.1")
+    if codings and (codings != CHUNKED or version == "1.0"):
+        raise MalformedRequest("Transfer-Encoding must be `chunked`, once, in HTTP/1.1: send Content-Length instead")
+    if sum(name == b"host" for name, _ in headers) > 1:
+        raise MalformedRequest("There are several headers Host: send one")
+
+
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    """Returns the value; of the header Connection without the name of the header Upgrade."""
+    if name != b"connection":
+        return value
+    return b",".join(each for each in value.split(b",") if each.strip().lower() != b"upgrade")
+
+
+def _answer(error: DosirakError) -> bytes:
+    """Returns a whole response. Its path may not be known, so it is in the native dialect."""
+    request_id = uuid.uuid4().hex
+    response = response_of(error, request_id, ErrorDialect.NATIVE, {"X-Request-Id": request_id, "Connection": "close"})
+    lines = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
+    status = HTTPStatus(response.status_code)
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, status.phrase.encode(), b"".join(lines), response.body)
