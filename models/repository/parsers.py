@@ -1,5 +1,6 @@
 """Parsers of a version say in which forms its reasoning and its calls of tools are read, in place of what its chat
-template tells. They are records beside the version, so that a change makes no new version. It knows no forms.
+template tells. They are records beside the version, so that a change makes no new version; a version made of this one
+gets a copy. It knows no forms.
 
 document parsers, <name>/<version>   the version's Parsers
 """
@@ -12,9 +13,7 @@ import msgspec
 
 from models.errors import Corrupt
 from models.manifest import Manifest
-from models.repository.repository import Repository
-
-PARSERS: Final = "parsers"
+from models.repository.repository import PARSERS, Repository
 
 
 class Parsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

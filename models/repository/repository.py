@@ -31,6 +31,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -49,6 +50,9 @@ from models.repository.lineage import descends
 from models.repository.report import Report, ReportState
 from models.repository.store.mirror import Mirror
 from models.repository.store.shared_store import SharedStore
+
+PARSERS: Final = "parsers"
+"""The kind of documents that a version's parsers are."""
 
 
 class Repository:
@@ -273,7 +277,18 @@ class Repository:
             durable.sync(self.layout.models / name)
             self._publications.add(name, {manifest.version: manifest.created_at})
             bento_store.point_latest(self.layout.models / name, manifest.version)
+            self._inherit(manifest)
         return manifest
+
+    def _inherit(self, manifest: Manifest) -> None:
+        """Copies the parsers of the version that this one was made of, whose template it has. The lock is held."""
+        if manifest.lineage.parent is None:
+            return
+        with suppress(RepositoryError):  # a parent that is gone leaves nothing
+            parent = self.resolve(manifest.lineage.parent)
+            if parent.digest == manifest.lineage.parent_digest:
+                content = self.records.document(PARSERS, f"{parent.name}/{parent.version}")
+                self.records.put_document(PARSERS, f"{manifest.name}/{manifest.version}", content)
 
     def _numbered(self, staged: Path, target: ModelReference, make: Callable[..., Manifest]) -> Manifest:
         """Writes the manifest of the next free number, which the store, if there is one, then has. Raises Conflict."""

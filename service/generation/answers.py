@@ -26,7 +26,7 @@ from service.generation.admission import Admission, in_time, refusals, refuse_fa
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
-from service.generation.features import at_version, refuse_described
+from service.generation.features import at_version, messages_of, refuse_described
 from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
 from service.generation.recollection import Recollection
@@ -237,8 +237,8 @@ class Answers:
         self, request: GenerationRequest, deployment: Deployment
     ) -> tuple[GenerationRequest, Prompt, int]:
         """Returns the request as this version answers it, its prompt, and how many tokens may follow."""
-        if request.tools is not None and not self._generic_tools:
-            refuse_described(deployment)
+        if not self._generic_tools:
+            refuse_described(deployment, messages_of(request), has_tools=request.tools is not None)
         request = at_version(request, deployment)
         request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)

@@ -21,11 +21,12 @@ from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest, UnsupportedField
 from service.generation.request import Choices, GenerationRequest
+from service.text.messages import Message
 from service.text.reasoning import SWITCHES, ReasoningForm, Start
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallReader, Content, ToolFormat
-from service.text.tools.described import NOTE
+from service.text.tools.described import CALLS_NOTE, NOTE
 from service.text.tools.formats import FINAL, GENERIC
 from service.text.tools.harmony import ChannelReader
 
@@ -108,6 +109,8 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
     Raises UnsupportedField for a version whose template places no tools, or whose calls cannot be read."""
     use, tokenizer = request.tools, deployment.tokenizer
     if use is None:
+        if tokenizer.describes_calls and _have_calls(messages_of(request)):
+            request = replace(request, notes=(*request.notes, CALLS_NOTE))
         return _in_channel(request, tokenizer)
     check_placed(tokenizer.with_options(request.chat_options), deployment)
     form = tokenizer.tool_format
@@ -159,10 +162,24 @@ def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
         raise _not_placed(deployment)
 
 
-def refuse_described(deployment: Deployment) -> None:
-    """Raises UnsupportedField for a version whose template itself places no tools."""
-    if deployment.tokenizer.describes_tools:
+def refuse_described(deployment: Deployment, messages: Sequence[Message], *, has_tools: bool) -> None:
+    """Raises UnsupportedField for tools, and for earlier calls, that the version's template itself leaves out."""
+    if has_tools and deployment.tokenizer.describes_tools:
         raise _not_placed(deployment)
+    if deployment.tokenizer.describes_calls and _have_calls(messages):
+        raise UnsupportedField(
+            f"`messages` have calls of tools, and the chat template of {deployment.manifest.reference} places none; "
+            "say in their content what was called and what came of it, or set DOSIRAK_GENERIC_TOOLS=true",
+            param="messages",
+        )
+
+
+def messages_of(request: GenerationRequest) -> Sequence[Message]:
+    return request.source.messages if isinstance(request.source, Chat) else ()
+
+
+def _have_calls(messages: Sequence[Message]) -> bool:
+    return any(message.tool_calls or message.role == "tool" for message in messages)
 
 
 def _not_placed(deployment: Deployment) -> UnsupportedField:

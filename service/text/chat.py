@@ -157,11 +157,17 @@ class ChatEncoder:
         return self._with_tools is not None and self._with_tools.describes_tools
 
     @property
+    def describes_calls(self) -> bool:
+        """Whether earlier calls and their results are a chat's texts: its tools are described, or were."""
+        if self._template is None or self._form is None or not self.describes_tools:
+            return False
+        return bool(self._options.tools) or not self._template.places_calls
+
+    @property
     def _described_as(self) -> ToolFormat | None:
         """Returns the form in which this chat's tools are described; None where there are none, or the template places
         them."""
-        is_written = self._form is not None and bool(self._form.head)
-        return self._form if is_written and self._options.tools and self.describes_tools else None
+        return self._form if self._options.tools and self.describes_tools else None
 
     @property
     def _templates(self) -> list[ChatTemplate]:
@@ -232,9 +238,9 @@ class ChatEncoder:
         assert self._template is not None
         form, is_open = self._form, self._options.is_open(messages)
         messages = with_ids(form.ids if form else "", messages)
-        if self._described_as is not None:
-            messages = as_texts(self._described_as, messages)
-        elif form is not None and form.head and form.opening and not self._template.places_calls:
+        if form is not None and self.describes_calls:
+            messages = as_texts(form, messages)
+        elif form is not None and form.opening and not self._template.places_calls:
             messages = tuple(map(form.as_text, messages))
         return MarkedChat.of(messages, documents, self._quoting, self._options.tools, is_open)
 

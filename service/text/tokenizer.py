@@ -148,6 +148,11 @@ class Tokenizer:
         return self._chat.describes_tools
 
     @property
+    def describes_calls(self) -> bool:
+        """Whether earlier calls and their results are sent as texts, because the template leaves them out."""
+        return self._chat.describes_calls
+
+    @property
     def known_tool_format(self) -> ToolFormat | None:
         """Returns how calls are written; None where it is not known."""
         return tool_format_of(self.template_texts, self._parsers[1], is_described=self.describes_tools)

@@ -104,3 +104,29 @@ async def test_other_dialects_send_tools_too(world: World) -> None:
     ollama = {"model": "demo", "messages": ASK, "tools": [ORDER], "stream": False}
     answer = (await world.client.post("/api/chat", json=ollama)).json()
     assert answer["message"]["tool_calls"][0]["function"]["name"] == "order", json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"tools": [WEATHER], "tool_choice": "none"}], ids=["no tools", "tool_choice none"]
+)
+async def test_a_last_turn_without_tools_has_the_calls_as_text(world: World, more: dict[str, Any]) -> None:
+    says(world, SPOKEN)
+    message = (await ask(world))["choices"][0]["message"]
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "clear"} for each in message["tool_calls"]]
+    says(world, "It is clear.")
+    body = {"messages": [*ASK, message, *results], "max_tokens": 40, **more}
+    answer = await world.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == "It is clear."
+    assert "Result of weather: clear" in prompt(world) and "You can call" not in prompt(world)
+    assert any("sent as texts" in note for note in answer.json()["context"]["notes"])
+
+
+async def test_calls_are_no_texts_where_tools_are_not_described(tmp_path: Path) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages.append({"role": "tool", "tool_call_id": "call_1", "content": "clear"})
+    async with serving(tmp_path, chat_template=PLAIN, generic_tools=False) as world:
+        answer = await world.client.post("/v1/chat/completions", json={"messages": messages})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "messages"
+        assert "DOSIRAK_GENERIC_TOOLS" in answer.json()["error"]["message"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.repository.parsers import Parsers, put_parsers
+from models.repository.parsers import Parsers, parsers_of, put_parsers
+from models.repository.repository import Repository
 from tests.api.test_cut_calls import ASK, BY_NAME, TOOLS, chat, world_of
-from tests.fake_service import World, says
+from tests.fake_service import World, publish, says
 from tests.families import BASE
 from tests.tools import WITH_TOOLS
 from tests.waiting import until
@@ -68,6 +70,19 @@ async def test_parsers_that_another_process_sets_are_followed(tmp_path: Path) ->
         put_parsers(repository, deployments.resolve("demo"), Parsers(reasoning_parser="think"))
         [deployment] = deployments.all()
         await until(lambda: deployment.tokenizer.reasoning_form is not None)
+
+
+def test_a_version_made_of_another_has_its_parsers(tmp_path: Path) -> None:
+    """A copy, as of the template: later changes of the parent are its own. A parent of other content gives nothing."""
+    repository, parsers = Repository(tmp_path), Parsers("think-begun", "hermes")
+    parent = publish(repository)
+    put_parsers(repository, parent, parsers)
+    child = publish(repository, parent=parent)
+    put_parsers(repository, parent, Parsers())
+    assert parsers_of(repository, publish(repository, parent=child)) == parsers
+    assert parsers_of(repository, publish(repository, parent=parent)) == Parsers()
+    stranger = replace(publish(repository, "other"), name=child.name, version=child.version)
+    assert parsers_of(repository, publish(repository, parent=stranger)) == Parsers()
 
 
 async def test_unknown_parsers_are_refused_by_name(tmp_path: Path) -> None:

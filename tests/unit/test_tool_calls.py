@@ -155,18 +155,26 @@ NO_RESULTS = (
 
 
 def test_a_template_that_leaves_calls_out_is_named(tmp_path: Path) -> None:
-    for number, (template, told) in enumerate(
+    """Where the version's calls have no known form, too, so that no text can stand for them."""
+    for number, (template, parser, told) in enumerate(
         [
-            (NO_CALLS, r"places no tool calls \('get_weather'\); where it knows no tools, say in"),
-            (NO_RESULTS, "places no results of tools"),
+            (NO_CALLS, "none", r"places no tool calls \('get_weather'\); where it knows no tools, say in"),
+            (NO_RESULTS, None, "places no results of tools"),
+            (CHAT_TEMPLATE, "none", "no such role here; where it knows no tools, say in"),
         ]
     ):
-        tokenizer = load(tmp_path / str(number), chat_template=template)
+        tokenizer = load(tmp_path / str(number), chat_template=template).read_as(None, parser)
         with pytest.raises(InvalidRequest, match=told):
             tokenizer.render_chat(CHAT)
-        assert tokenizer.render_chat([CHAT[0], CHAT[1]])
-    with pytest.raises(InvalidRequest, match="no such role here; where it knows no tools, say in"):
-        load(tmp_path / "x", chat_template=CHAT_TEMPLATE).render_chat(CHAT)
+
+
+def test_earlier_calls_are_texts_where_the_template_leaves_tools_out(tmp_path: Path) -> None:
+    """Whether the request has tools or not: an agent's last turn often sends none."""
+    for number, template in enumerate((NO_CALLS, CHAT_TEMPLATE)):
+        tokenizer = load(tmp_path / str(number), chat_template=template)
+        text = tokenizer.decode(tokenizer.render_chat(CHAT), skip_special_tokens=False)
+        assert f'{{"name": "get_weather", "arguments": {WEATHER.arguments}}}' in text
+        assert "Result of get_weather: " in text and "You can call" not in text
 
 
 def test_arguments_that_a_template_writes_as_a_text_are_json_and_their_message_s(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _template_capabilities(digest: str, directory: Path, parsers: Parsers, gener
     texts = "\0".join(each.literals for each in templates)
     describes = bool(templates) and templates[-1].describes_tools
     form = tool_format_of(texts, parsers.tool_parser, is_described=describes)
-    tools = form is not None and (generic and bool(form.head) if describes else any(map(_places_tools, templates)))
+    tools = form is not None and (generic if describes else any(map(_places_tools, templates)))
     thinks = templates and reasoning_form_of(texts, parsers.reasoning_parser)
     return (*(("tools",) if tools else ()), *(("thinking",) if thinks else ()))
 

@@ -36,8 +36,9 @@ async def tokenize(http: Request, service: ServiceDep, body: TokenizeBody = TOKE
     """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
 
     def read(deployment: Deployment) -> Any:
-        if body.tools and not service.settings.generic_tools:
-            refuse_described(deployment)
+        if not service.settings.generic_tools:
+            messages = [each.message() for each in body.messages or ()]
+            refuse_described(deployment, messages, has_tools=bool(body.tools))
         return _tokenized(deployment, body)
 
     return await _answer(http, service, body.model, read)

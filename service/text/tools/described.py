@@ -20,6 +20,7 @@ from service.text.tools.form import ToolFormat
 
 Item = dict[str, Value]
 NOTE: Final = "the version's template places no tools: its system part describes them"
+CALLS_NOTE: Final = "the version's template places no calls of tools: earlier ones and their results are sent as texts"
 _NAME: Final = "NAME"
 
 
