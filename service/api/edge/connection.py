@@ -15,9 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import uuid
 from enum import Enum, auto
-from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
@@ -25,7 +23,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.api.edge.connections import Connections, Standing, peer_of
-from service.api.http.errors import ErrorDialect, response_of
+from service.api.edge.framing import answer_of, require_one_reading, without_upgrade
 from service.errors import DosirakError, HeadersTooLarge, MalformedRequest, Overloaded, RequestTimeout
 
 LEAST_BYTES: Final = 16 << 10
@@ -37,7 +35,6 @@ LINGER_SECONDS: Final = 2.0
 """A client that still sends gets so long to read why nobody listens: a socket closed with bytes unread is reset."""
 UNREAD_SECONDS: Final = 60
 """As nginx's `send_timeout`: no byte of an answer that waits was taken."""
-CHUNKED: Final = [b"chunked"]
 
 
 class Phase(Enum):
@@ -84,7 +81,7 @@ class Connection(HttpToolsProtocol):
         self.peer = peer_of(self.client[0]) if self.client else ""
         if not self._connections.admit(self):
             self.transport.write(
-                _answer(Overloaded("Every connection of this server is in use: try again in a moment"))
+                answer_of(Overloaded("Every connection of this server is in use: try again in a moment"))
             )
             self._close("full")
             return
@@ -141,7 +138,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        _require_one_reading(self.headers, self.parser.get_http_version())
+        require_one_reading(self.headers, self.parser.get_http_version())
         if self.parser.should_upgrade():
             return
         self._phase = Phase.BODY
@@ -190,7 +187,7 @@ class Connection(HttpToolsProtocol):
         kept = [(name, value) for name, value in self.headers if name != b"upgrade"]
         if method == b"CONNECT" or len(kept) == len(self.headers):
             raise MalformedRequest("This server speaks HTTP/1.1 alone and is no proxy: send the request as HTTP/1.1")
-        lines = [b"%s: %s\r\n" % (name, _without_upgrade(name, value)) for name, value in kept]
+        lines = [b"%s: %s\r\n" % (name, without_upgrade(name, value)) for name, value in kept]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines)))
@@ -253,7 +250,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: DosirakError, reason: str) -> None:
         """Answers, where the answer is this request's, and ends the connection."""
         if self._may_answer():
-            self.transport.write(_answer(error))
+            self.transport.write(answer_of(error))
         self._close(reason, lingers=not isinstance(error, RequestTimeout))
 
     def _close(self, reason: str, lingers: bool = False) -> None:
@@ -278,31 +275,3 @@ class Connection(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
-
-
-def _require_one_reading(headers: list[tuple[bytes, bytes]], version: str) -> None:
-    """Raises MalformedRequest where another server could find other ends of the request, or another host. The parser
-    itself refuses Content-Length beside Transfer-Encoding, and either of them twice or misspelt."""
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    if version not in ("1.0", "1.1"):
-        raise MalformedRequest("This server speaks HTTP/1.1: send the request as HTTP/1.1")
-    if codings and (codings != CHUNKED or version == "1.0"):
-        raise MalformedRequest("Transfer-Encoding must be `chunked`, once, in HTTP/1.1: send Content-Length instead")
-    if sum(name == b"host" for name, _ in headers) > 1:
-        raise MalformedRequest("There are several headers Host: send one")
-
-
-def _without_upgrade(name: bytes, value: bytes) -> bytes:
-    """Returns the value; of the header Connection without the name of the header Upgrade."""
-    if name != b"connection":
-        return value
-    return b",".join(each for each in value.split(b",") if each.strip().lower() != b"upgrade")
-
-
-def _answer(error: DosirakError) -> bytes:
-    """Returns a whole response. Its path may not be known, so it is in the native dialect."""
-    request_id = uuid.uuid4().hex
-    response = response_of(error, request_id, ErrorDialect.NATIVE, {"X-Request-Id": request_id, "Connection": "close"})
-    lines = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
-    status = HTTPStatus(response.status_code)
-    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, status.phrase.encode(), b"".join(lines), response.body)
