@@ -2,8 +2,9 @@
 expressions splits the pieces that the one before it left, at its matches.
 
 Source: the published tokenizer.json files, which the cases of `llm_tokenizer_bpe` in llama.cpp's src/llama-vocab.cpp
-name. Of 5,000 texts in 26 scripts every id was llama.cpp's, but for deepseek-coder, deepseek-llm and superbpe: there
-llama.cpp splits wide spaces and digits of other scripts in another way than the published tokenizers.
+name. Of 5,000 texts in 26 scripts every id was llama.cpp's, but for deepseek-coder, deepseek-llm and superbpe (there
+llama.cpp splits wide spaces and digits of other scripts in another way than the published tokenizers) and for the names
+of words that end before a capital, which llama.cpp does not see (`tests/golden/test_gguf_splits.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,19 @@ _LETTERS_OF_LLM: Final = (
     "ῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
 _BLOOM: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_CAPITALS: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
+_SMALL: Final = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+
+
+def _cased_words(capitals: str = f"[{_CAPITALS}]", small: str = f"[{_SMALL}]") -> str:
+    """Words that end where a small letter comes before a capital, with their contraction: `Camel|Case's`."""
+    before = r"[^\r\n\p{L}\p{N}]?"
+    return f"{before}{capitals}*{small}+{_SHORT}?|{before}{capitals}+{small}*{_SHORT}?"
+
+
+_SIGNS_AND_SLASHES: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_NOT_HAN: Final = r"&&[^\p{Han}]"
+_SCRIPTS_OF_YOUTU: Final = r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
 _DIGIT: Final = r"\p{N}"
 _TRIPLE: Final = r"\p{N}{1,3}"
 
@@ -66,6 +80,14 @@ _BY_EXPRESSIONS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ): ("exaone-moe",),
     (_TRIPLE, rf"{_SHORT}|{_WORD}|\p{{N}}+|{_SIGNS}|{_BLANKS}"): ("minicpm5",),
     (rf"{_WORD}|\p{{N}}|{_SIGNS}|{_BLANKS}",): ("ufakzeka",),
+    (_SCRIPTS_OF_YOUTU, rf"{_cased_words()}|\p{{N}}|{_SIGNS_AND_SLASHES}|{_BLANKS}"): ("youtu",),
+    (r"\d{1,3}(?=(?:\d{3})*\b)", rf"{_cased_words()}|\p{{N}}{{1,3}}|{_SIGNS_AND_SLASHES}|{_BLANKS}"): (
+        "tiny_aya", "cohere2moe",
+    ),
+    (
+        rf"\p{{Han}}+|{_cased_words(f'[{_CAPITALS}{_NOT_HAN}]', f'[{_SMALL}{_NOT_HAN}]')}"
+        rf"|\p{{N}}{{1,3}}|{_SIGNS}|{_BLANKS}",
+    ): ("kimi-k2",),
 }
 # fmt: on
 

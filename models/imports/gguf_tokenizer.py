@@ -17,7 +17,7 @@ _LLAMA3: Final = frozenset(
     {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken"}
 )
 """Names of splits whose vocabularies put BOS before a text, unless a file says otherwise."""
-_TAKE_WHOLE_PIECES: Final = _LLAMA3 | {"gpt-4o", "minicpm5"}
+_TAKE_WHOLE_PIECES: Final = _LLAMA3 | {"gpt-4o", "minicpm5", "youtu"}
 """Names of splits whose pieces are taken as they are where they are tokens, and by merges only where not."""
 _STOPS: Final = {
     "gemma": ("<end_of_turn>",),

@@ -186,17 +186,24 @@ def test_tokens_end_an_answer_by_their_texts(
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("name", "text", "pieces"),
     [
-        ("I'm 42 years", ["I", "'m", "Ġ", "4", "2", "Ġyears"]),
-        ("a  b\n\n 7,50", ["a", "Ġ", "Ġb", "ĊĊĠ", "7", ",", "5", "0"]),
-        ("x2³ ½", ["x", "2", "Â³", "Ġ", "Â½"]),
+        ("smollm", "I'm 42 years", ["I", "'m", "Ġ", "4", "2", "Ġyears"]),
+        ("smollm", "a  b\n\n 7,50", ["a", "Ġ", "Ġb", "ĊĊĠ", "7", ",", "5", "0"]),
+        ("smollm", "x2³ ½", ["x", "2", "Â³", "Ġ", "Â½"]),
+        ("kimi-k2", "CamelCase's 1234", ["Camel", "Case's", "Ġ", "123", "4"]),
+        ("youtu", "camelCase 1234/", ["camel", "Case", "Ġ", "1", "2", "3", "4", "/"]),
+        ("tiny_aya", "CamelCase 1234567", ["Camel", "Case", "Ġ", "1", "234", "567"]),
+        ("cohere2moe", "12345x", ["123", "45", "x"]),
     ],
 )
-def test_smollm_s_digits_stand_alone(repository: Repository, tmp_path: Path, text: str, pieces: list[str]) -> None:
-    """Each digit of Unicode is a piece of its own, and a space before a digit is none of its."""
+def test_text_is_split_as_the_name_says(
+    repository: Repository, tmp_path: Path, name: str, text: str, pieces: list[str]
+) -> None:
+    """SmolLM's digits stand alone. Words of the later three end before a capital; Cohere's digits are counted from the
+    end of a number, unless a letter follows."""
     source, path = saved(tmp_path / "source", CONFIGS["llama-tied"]), tmp_path / "model.gguf"
-    gguf_files.of_checkpoint(source, path, tokenizer__ggml__pre="smollm", general__license="apache-2.0")
+    gguf_files.of_checkpoint(source, path, tokenizer__ggml__pre=name, general__license="apache-2.0")
     manifest = imported(repository, path)
     assert manifest.license == "apache-2.0"
     tokenizer: Any = AutoTokenizer.from_pretrained(repository.path(manifest))
