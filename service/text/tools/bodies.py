@@ -31,8 +31,8 @@ _JSON_WORDS: Final = {"true": True, "false": False, "null": None}
 def python_calls(body: str) -> list[Found]:
     """Some models write a list of JSON objects in its place."""
     if re.match(r"\s*\[?\s*\{", body):
-        given = value_of(body.strip())
-        objects = given if isinstance(given, list) else [given]
+        value = value_of(body.strip())
+        objects = value if isinstance(value, list) else [value]
         return [call for each in objects for call in _object_call(each)]
     try:
         tree = ast.parse(body.strip(), mode="eval").body
@@ -59,8 +59,8 @@ class _JsonWords(ast.NodeTransformer):
 def _python_call(node: ast.expr) -> Found:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("no call with names for its arguments")
-    given = {str(each.arg): ast.literal_eval(_JsonWords().visit(each.value)) for each in node.keywords}
-    return ast.unparse(node.func), given
+    arguments = {str(each.arg): ast.literal_eval(_JsonWords().visit(each.value)) for each in node.keywords}
+    return ast.unparse(node.func), arguments
 
 
 def gemma_calls(body: str) -> list[Found]:
@@ -68,10 +68,10 @@ def gemma_calls(body: str) -> list[Found]:
     if named is None:
         return []
     try:
-        given, _ = _gemma(body, named.end(), 0)
+        arguments, _ = _gemma(body, named.end(), 0)
     except ValueError:
         return []
-    return [(named[1], given)] if isinstance(given, dict) else []
+    return [(named[1], arguments)] if isinstance(arguments, dict) else []
 
 
 def _gemma(text: str, at: int, level: int) -> tuple[Any, int]:
@@ -79,14 +79,14 @@ def _gemma(text: str, at: int, level: int) -> tuple[Any, int]:
     if level > MOST_LEVELS:
         raise ValueError("nested too deep")
     if text[at : at + 1] == "{":
-        given: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for start in _members(text, at, "}"):
             key, start[0] = _gemma_text(text, start[0])
             if text[start[0] : start[0] + 1] != ":":
                 raise ValueError("a key without a value")
-            given[key], start[0] = _gemma(text, start[0] + 1, level + 1)
+            mapping[key], start[0] = _gemma(text, start[0] + 1, level + 1)
             at = start[0]
-        return given, text.index("}", at) + 1
+        return mapping, text.index("}", at) + 1
     if text[at : at + 1] == "[":
         values = []
         for start in _members(text, at, "]"):
@@ -94,8 +94,8 @@ def _gemma(text: str, at: int, level: int) -> tuple[Any, int]:
             values.append(value)
             at = start[0]
         return values, text.index("]", at) + 1
-    found, end = _gemma_text(text, at)
-    return found if _GEMMA_TEXT.match(text, at) else value_of(found), end
+    word, end = _gemma_text(text, at)
+    return word if _GEMMA_TEXT.match(text, at) else value_of(word), end
 
 
 def _gemma_text(text: str, at: int) -> tuple[str, int]:

@@ -171,7 +171,7 @@ class CallReader:
 
     def _object(self) -> Generator[None, None, None]:
         """One object. Its arguments go out as they come where its name stands before them."""
-        source, given, has_begun = self.source, dict[str, str](), False
+        source, texts, has_begun = self.source, dict[str, str](), False
         source.take(1)
         while True:
             yield from source.blanks(",")
@@ -179,21 +179,21 @@ class CallReader:
                 break
             key = _text((yield from source.string()))
             yield from source.blanks(":")
-            is_next = key in _ARGUMENTS and not has_begun and _first(given, _NAMES) in self._schemas
+            is_next = key in _ARGUMENTS and not has_begun and _first(texts, _NAMES) in self._schemas
             if is_next and (yield from source.peek()) == "{":
                 has_begun = True
-                self.begin(_first(given, _NAMES))
+                self.begin(_first(texts, _NAMES))
                 yield from self.arguments()
             else:
-                given[key] = yield from source.value()
+                texts[key] = yield from source.value()
         if (yield from source.skip("}")) and not has_begun:
-            self._unordered(given)
+            self._unordered(texts)
 
-    def _unordered(self, given: Mapping[str, str]) -> None:
+    def _unordered(self, texts: Mapping[str, str]) -> None:
         """A whole object whose arguments could not go out as they came."""
-        if given.get("function", "").startswith("{"):  # {"type": "function", "function": {"name": …
-            given = {key: written(value) or "" for key, value in _object(given["function"]).items()}
-        name, arguments = _first(given, _NAMES), _first(given, _ARGUMENTS)
+        if texts.get("function", "").startswith("{"):  # {"type": "function", "function": {"name": …
+            texts = {key: written(value) or "" for key, value in _object(texts["function"]).items()}
+        name, arguments = _first(texts, _NAMES), _first(texts, _ARGUMENTS)
         if name in self._schemas and arguments.startswith("{"):
             self.begin(name, arguments)
 
@@ -214,18 +214,18 @@ class CallReader:
         """Calls whose arguments are no JSON object, read as a whole."""
         closing = self.form.closing
         if writing.style is Style.TAGS:
-            found = yield from tagged_call(self.source, self.form, self._schemas)
+            read = yield from tagged_call(self.source, self.form, self._schemas)
         elif writing.style is Style.PYTHON and (yield from self.source.peek()) == "[":
-            found = python_calls((yield from self.source.value("\"'")))
+            read = python_calls((yield from self.source.value("\"'")))
             yield from self.source.blanks()
-            found = found if not closing or (yield from self.source.skip(closing)) else []
+            read = read if not closing or (yield from self.source.skip(closing)) else []
         else:
             body = yield from self.source.until(closing)
-            found = (gemma_calls if writing.style is Style.GEMMA else python_calls)(body or "")
-        calls = [(name, written(given)) for name, given in found]
-        if all(name in self._schemas and given for name, given in calls):
-            for name, given in calls:
-                self.begin(name, given or "")
+            read = (gemma_calls if writing.style is Style.GEMMA else python_calls)(body or "")
+        calls = [(name, written(arguments)) for name, arguments in read]
+        if all(name in self._schemas and arguments for name, arguments in calls):
+            for name, arguments in calls:
+                self.begin(name, arguments or "")
 
     def arguments(self) -> Generator[None, None, None]:
         """A JSON object's text as it comes, up to its end."""
@@ -242,8 +242,8 @@ def _text(value: str) -> str:
         return value
 
 
-def _first(given: Mapping[str, str], keys: Sequence[str]) -> str:
-    return next((_text(given[key]) for key in keys if key in given), "")
+def _first(texts: Mapping[str, str], keys: Sequence[str]) -> str:
+    return next((_text(texts[key]) for key in keys if key in texts), "")
 
 
 def _object(text: str) -> dict[str, Any]:

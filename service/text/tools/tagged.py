@@ -29,16 +29,16 @@ def tagged_call(source: Source, form: ToolFormat, schemas: Mapping[str, Any]) ->
     ends = (form.writing.value_closing, opening, form.closing)
     head, _ = yield from source.up_to((">", opening, form.closing))
     yield from source.skip(">")
-    named, given = _NAME.fullmatch(head), dict[str, Any]()
+    named, arguments = _NAME.fullmatch(head), dict[str, Any]()
     schema = schemas.get(named[1]) if named else None
     while (yield from source.up_to((opening, form.closing)))[1] == opening:
         source.take(len(opening))
         key = ((yield from source.until(key_closing)) or "").strip()
         if value_opening:
             yield from source.until(value_opening)
-        given[key] = yield from _value(source, ends, schema_of(schema, key), schema)
+        arguments[key] = yield from _value(source, ends, schema_of(schema, key), schema)
     is_whole = yield from source.skip(form.closing)
-    return [(named[1], given)] if named and is_whole else []
+    return [(named[1], arguments)] if named and is_whole else []
 
 
 def _value(source: Source, ends: tuple[str, str, str], schema: Any, top: Any) -> Generator[None, None, Any]:

@@ -67,9 +67,9 @@ class Writing:
         """Whether a function or an argument of this name is read back."""
         return bool((_FUNCTIONS if is_function else _NAMES)[self.style].fullmatch(name))
 
-    def arguments(self, given: Mapping[str, Any]) -> str:
+    def arguments(self, values: Mapping[str, Any]) -> str:
         """Returns the text of these arguments."""
-        items = sorted(given.items()) if self.style is Style.GEMMA else given.items()
+        items = sorted(values.items()) if self.style is Style.GEMMA else values.items()
         return self.separator.join(
             f"{self.key.replace(NAME, name)}{self.value(value)}{self.end}" for name, value in items
         )
