@@ -147,7 +147,7 @@ def _refusal(error: DosirakError, scope: Scope) -> Response:
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex
     challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
-    told = {**challenge, "X-Request-Id": request_id}
+    headers = {**challenge, "X-Request-Id": request_id}
     if (scope["path"] == "/" or _is_page(scope)) and prefers_html(Headers(scope=scope).get("accept", "")):
-        return page("refused", {"sentence": error.message}, error.status, told)
-    return response_of(error, request_id, dialect_of(scope), told)
+        return page("refused", {"sentence": error.message}, error.status, headers)
+    return response_of(error, request_id, dialect_of(scope), headers)

@@ -40,9 +40,9 @@ class Cookie:
 
     def made(self, secure: bool) -> str:
         """Returns the header `Set-Cookie` that lets a browser in for SECONDS."""
-        told = f"{int(time.time()) + SECONDS}.{secrets.token_urlsafe(12)}"
+        payload = f"{int(time.time()) + SECONDS}.{secrets.token_urlsafe(12)}"
         marks = "; Secure" if secure else ""
-        value = f"{told}.{self._signature(told)}"
+        value = f"{payload}.{self._signature(payload)}"
         return f"{self.name}={value}; Max-Age={SECONDS}; Path=/; HttpOnly; SameSite=Strict{marks}"
 
     def ended(self) -> str:
@@ -51,13 +51,13 @@ class Cookie:
 
     def is_in(self, header: str) -> bool:
         """Returns whether the header `Cookie` has a cookie of this key that is still good."""
-        told, _, signature = cookie_parser(header).get(self.name, "").rpartition(".")
-        if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(told).encode()):
+        payload, _, signature = cookie_parser(header).get(self.name, "").rpartition(".")
+        if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(payload).encode()):
             return False
-        return int(told.partition(".")[0]) > time.time()
+        return int(payload.partition(".")[0]) > time.time()
 
-    def _signature(self, told: str) -> str:
-        mac = hmac.digest(self.secret, told.encode("utf-8", "replace"), "sha256")
+    def _signature(self, payload: str) -> str:
+        mac = hmac.digest(self.secret, payload.encode("utf-8", "replace"), "sha256")
         return base64.urlsafe_b64encode(mac).decode().rstrip("=")
 
 

@@ -102,8 +102,8 @@ async def tokenizer_info(http: Request, service: ServiceDep, model: Text | None 
 def _info(tokenizer: Tokenizer) -> dict[str, Any]:
     named = {name: tokenizer.named_token(name) for name in NAMED}
     length = tokenizer.model_max_length or None
-    told = {"chat_template": tokenizer.chat_template, "model_max_length": length}
-    return {"tokenizer_class": tokenizer.class_name, **named, **told}
+    facts = {"chat_template": tokenizer.chat_template, "model_max_length": length}
+    return {"tokenizer_class": tokenizer.class_name, **named, **facts}
 
 
 @router.post("/chat_tokenize", response_model=ChatTokens)
