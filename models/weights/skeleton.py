@@ -131,18 +131,18 @@ def family_of(config: PreTrainedConfig) -> Any:
 def build(directory: Path) -> Skeleton:
     """The skeleton of the checked `config.json` in `directory`. Raises InvalidSource, which names the key at fault,
     when it cannot be built."""
-    told = read_json(directory / "config.json")
+    content = read_json(directory / "config.json")
     try:
-        return _built(told)
+        return _built(content)
     except InvalidSource:
         raise
     except Exception as error:  # transformers raises anything for a configuration it cannot build
-        raise InvalidSource(_at_fault(told, error)) from error
+        raise InvalidSource(_at_fault(content, error)) from error
 
 
-def _built(told: dict[str, object]) -> Skeleton:
+def _built(content: dict[str, object]) -> Skeleton:
     with TemporaryDirectory() as directory:
-        Path(directory, "config.json").write_text(as_text(told))
+        Path(directory, "config.json").write_text(as_text(content))
         config = config_of(directory)
     with torch.device("meta"):
         model: PreTrainedModel = family_of(config).from_config(config, trust_remote_code=False)
@@ -166,42 +166,42 @@ def _built(told: dict[str, object]) -> Skeleton:
     )
 
 
-def _at_fault(told: dict[str, object], error: Exception) -> str:
+def _at_fault(content: dict[str, object], error: Exception) -> str:
     """Returns the sentence about a configuration that cannot be built: the model can be, without the key at fault."""
     words = " ".join(str(error).split())[:200]
-    for key in told.keys() - _IDENTITY:
+    for key in content.keys() - _IDENTITY:
         with suppress(Exception):
-            _built({name: value for name, value in told.items() if name != key})
-            return f"config.json has {str(told[key])[:80]} as {key[:80]!r}, of which no model can be built: {words}"
+            _built({name: value for name, value in content.items() if name != key})
+            return f"config.json has {str(content[key])[:80]} as {key[:80]!r}, of which no model can be built: {words}"
     return f"config.json does not describe a model that can be built: {words}"
 
 
 def of_config(config: Path) -> Skeleton:
     """The skeleton of a `config.json` that was not checked yet. Raises InvalidSource for an architecture that is not
     served."""
-    told = read_json(config)
-    if is_packed(told):
-        del told[PACKING]
+    content = read_json(config)
+    if is_packed(content):
+        del content[PACKING]
     with TemporaryDirectory() as directory:
-        Path(directory, "config.json").write_text(as_text(accept(told).config))
+        Path(directory, "config.json").write_text(as_text(accept(content).config))
         return build(Path(directory))
 
 
 def _linears(model: PreTrainedModel) -> dict[str, Linear]:
-    found: dict[str, Linear] = {}
+    linears: dict[str, Linear] = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            found[f"{name}.weight"] = Linear(name, module.out_features, module.in_features, transposed=False)
+            linears[f"{name}.weight"] = Linear(name, module.out_features, module.in_features, transposed=False)
         elif isinstance(module, Conv1D):
             inputs, outputs = module.weight.shape
-            found[f"{name}.weight"] = Linear(name, outputs, inputs, transposed=True)
-    return found
+            linears[f"{name}.weight"] = Linear(name, outputs, inputs, transposed=True)
+    return linears
 
 
 def experts_of(model: PreTrainedModel) -> dict[str, Linear]:
     """The parts of all experts by their weights' names in files, of families whose names of experts are known."""
     names = experts.FAMILIES.get(model.config.model_type)
-    found: dict[str, Linear] = {}
+    parts: dict[str, Linear] = {}
     for module, fused in model.named_modules():
         if names is None or not experts.is_fused(fused):
             continue
@@ -211,8 +211,8 @@ def experts_of(model: PreTrainedModel) -> dict[str, Linear]:
             if expert is None:
                 raise AssertionError(name)
             outputs, inputs = experts.of_module(fused, expert).weight.shape
-            found[f"{name}.weight"] = Linear(name, outputs, inputs, False, expert.fused if names.fused else "")
-    return found
+            parts[f"{name}.weight"] = Linear(name, outputs, inputs, False, expert.fused if names.fused else "")
+    return parts
 
 
 def _tied(model: PreTrainedModel) -> dict[str, str]:
@@ -254,10 +254,10 @@ def _windows(config: PreTrainedConfig, layers: int) -> tuple[int | None, ...]:
 def _kept_for_a_token(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Layers, key-value heads and their size. A family that names no key-value heads has as many as it has heads."""
 
-    def told(*keys: str) -> int:
+    def setting(*keys: str) -> int:
         values = (getattr(config, key, None) for key in keys)
         return next((value for value in values if isinstance(value, int) and value > 0), 0)
 
-    heads = told("num_attention_heads")
-    width = told("head_dim", "d_kv") or (told("hidden_size", "d_model") // heads if heads else 0)
-    return told("num_decoder_layers", "num_hidden_layers"), told("num_key_value_heads") or heads, width
+    heads = setting("num_attention_heads")
+    width = setting("head_dim", "d_kv") or (setting("hidden_size", "d_model") // heads if heads else 0)
+    return setting("num_decoder_layers", "num_hidden_layers"), setting("num_key_value_heads") or heads, width
