@@ -58,17 +58,17 @@ def check_kept(directory: Path, base: "Skeleton") -> None:
     missing = [name for name in sorted(ADAPTER_FILES) if not (directory / name).is_file()]
     if missing:
         raise InvalidSource(f"{missing[0]} is missing: an adapter is both of {' and '.join(sorted(ADAPTER_FILES))}")
-    found = {tensor.name: tensor for tensor in read_header(directory / ADAPTER_WEIGHTS)}
+    tensors = {tensor.name: tensor for tensor in read_header(directory / ADAPTER_WEIGHTS)}
     for each in read(directory):
         linear = base.linears.get(f"{each.module}.weight")
-        pair = {side: found.pop(tensor_name(each.module, side), None) for side in SIDES}
+        pair = {side: tensors.pop(tensor_name(each.module, side), None) for side in SIDES}
         present = {side: tensor for side, tensor in pair.items() if tensor is not None}
         if linear is None or present.keys() != set(SIDES):
             raise InvalidSource(f"{each.module[:80]} needs a linear layer in the base, a lora_A and a lora_B")
         if rank_of(each.module, present, (linear.out_features, linear.in_features)) != each.rank:
             raise InvalidSource(f"{ADAPTER_CONFIG} gives {each.module[:80]} another rank than {ADAPTER_WEIGHTS}")
-    if found:
-        raise InvalidSource(f"{ADAPTER_WEIGHTS} holds {min(found)[:80]!r}, which {ADAPTER_CONFIG} does not name")
+    if tensors:
+        raise InvalidSource(f"{ADAPTER_WEIGHTS} holds {min(tensors)[:80]!r}, which {ADAPTER_CONFIG} does not name")
 
 
 def tensor_name(module: str, side: str) -> str:
@@ -76,14 +76,14 @@ def tensor_name(module: str, side: str) -> str:
     return f"{module}.{side}.weight"
 
 
-def rank_of(module: str, sides: Mapping[str, Tensor], wanted: tuple[int, int]) -> int:
+def rank_of(module: str, sides: Mapping[str, Tensor], expected: tuple[int, int]) -> int:
     """Returns the rank of one module; checks that its two matrices fit each other and the base's (outputs, inputs)."""
     a, b = sides["lora_A"].shape, sides["lora_B"].shape
     if len(a) != 2 or len(b) != 2 or not a[0] or a[0] != b[1]:
         raise InvalidSource(f"{module}: lora_A {list(a)} and lora_B {list(b)} do not fit each other at a rank above 0")
-    if (b[0], a[1]) != wanted:
+    if (b[0], a[1]) != expected:
         raise InvalidSource(
-            f"{module}: lora_A {list(a)} and lora_B {list(b)} do not fit the base's {list(wanted)}; name the adapter's "
-            "own base"
+            f"{module}: lora_A {list(a)} and lora_B {list(b)} do not fit the base's {list(expected)}; name the "
+            "adapter's own base"
         )
     return a[0]

@@ -178,9 +178,9 @@ def _place(tensor: Tensor, base: "Skeleton") -> tuple[str, str]:
 
 
 def _low_rank(module: str, sides: Mapping[str, Tensor], config: dict[str, object], base: "Skeleton") -> LowRank:
-    wanted = {*SIDES, MAGNITUDE} if config.get("use_dora") else set(SIDES)
-    if sides.keys() != wanted:
-        raise InvalidSource(f"{module[:80]} needs {', '.join(sorted(wanted))}, and has {', '.join(sorted(sides))}")
+    needed = {*SIDES, MAGNITUDE} if config.get("use_dora") else set(SIDES)
+    if sides.keys() != needed:
+        raise InvalidSource(f"{module[:80]} needs {', '.join(sorted(needed))}, and has {', '.join(sorted(sides))}")
     linear, shape = base.linears.get(f"{module}.weight"), base.shapes[f"{module}.weight"]
     sizes = (linear.out_features, linear.in_features) if linear else (shape[-1], shape[0])
     rank = rank_of(module, sides, sizes)

@@ -142,15 +142,15 @@ class Seldom:
     def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._event = event
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
         self._since: Counter[str] = Counter()
 
     def warn(self, reason: str, **facts: object) -> None:
         """Counts one. `facts` are of the one that is told; there must be few reasons."""
         self._since[reason] += 1
         now = self._clock()
-        if now - self._told.get(reason, -math.inf) >= SELDOM_SECONDS:
-            self._told[reason] = now
+        if now - self._warned_at.get(reason, -math.inf) >= SELDOM_SECONDS:
+            self._warned_at[reason] = now
             structlog.get_logger(__name__).warning(self._event, reason=reason, count=self._since.pop(reason), **facts)
 
 

@@ -48,8 +48,8 @@ class Phase(Enum):
 class Connection(HttpToolsProtocol):
     """One client's socket, from uvicorn's server. Protocols that a client would change to are not spoken."""
 
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
         self._connections = connections
         self._limits = connections.limits
         self.timeout_keep_alive = self._limits.keep_alive_seconds  # type: ignore[assignment]

@@ -72,10 +72,10 @@ class Limits:
     def that_files_allow(self) -> Limits:
         """Returns the limits with as many connections as this process may have open files for. Raises the process's
         own limit of them where it can: systemd's and most shells' is 1,024."""
-        wanted = self.most + OTHER_FILES
+        needed = self.most + OTHER_FILES
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             return replace(self, most=max(soft - OTHER_FILES, soft // 2))
         return self
@@ -142,11 +142,11 @@ def peer_of(address: str) -> str:
     ('10.0.0.1', '2001:db8::', '')
     """
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return ""
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(ip, ipaddress.IPv4Address):
         return address
-    if found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Address(int(found) >> 64 << 64))
+    if ip.ipv4_mapped:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(ip) >> 64 << 64))
