@@ -396,17 +396,17 @@ export type KeptDocuments = { "kept": (string)[]; "dropped": (string)[]; "cut"?:
 
 /** A key. `scopes` say what it may do, `admin` everything. Only `models` answer it, names or `name:version`; absent,
 all do. */
-export type KeyBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "name": string; "scopes": ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
+export type KeyBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "limits"?: (LimitsBody | null); "name": string; "scopes": ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
 
-/** The fields to change: an absent one stays as it is; null takes `models` or `expires_at` away. */
-export type KeyChangeBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "name"?: string; "scopes"?: ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
+/** The fields to change: an absent one stays as it is; null takes `models`, `expires_at` or `limits` away. */
+export type KeyChangeBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "limits"?: (LimitsBody | null); "name"?: string; "scopes"?: ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
 
 /** Oldest first. */
 export type KeyList = { "data": (KeyShown)[] };
 
 /** A key without what lets anybody in. `id` is the owner of all that its bearers store. `key` is there in the answer
 that made it, and never again. */
-export type KeyShown = { "id": string; "name": string; "scopes": (string)[]; "models": ((string)[] | null); "expires_at": (string | null); "created_at": string; "key"?: (string | null) };
+export type KeyShown = { "id": string; "name": string; "scopes": (string)[]; "models": ((string)[] | null); "limits": (LimitsShown | null); "expires_at": (string | null); "created_at": string; "key"?: (string | null) };
 
 /** A document for all chats of the caller, or with `session_id` for one session. */
 export type KnowledgeBody = { "text": string; "title"?: (string | null); "session_id"?: (string | null) };
@@ -421,6 +421,12 @@ export type KnowledgeShown = { "id": string; "title": (string | null); "session_
 
 /** Modules that are stored in the same way. */
 export type LayerShown = { "pattern": string; "dtype": string };
+
+/** What a key may use of each instance; what is absent has no limit. `tokens_per_minute` counts prompts and answers
+when they have ended, `concurrent` requests at a time. Requests are those of the scope `generate`. */
+export type LimitsBody = { "requests_per_minute"?: (number | null); "tokens_per_minute"?: (number | null); "concurrent"?: (number | null) };
+
+export type LimitsShown = { "requests_per_minute": (number | null); "tokens_per_minute": (number | null); "concurrent": (number | null) };
 
 /** The origin of a version: what was imported, or from which version it was made and how. */
 export type LineageShown = { "source": string; "parent": (string | null); "parent_digest": (string | null); "recipe": string; "tools": (string)[]; "author": string };

@@ -29,6 +29,7 @@ from service.generation.conversations import Conversations, OpenTurn
 from service.generation.features import at_version, messages_of, refuse_described
 from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
+from service.generation.quotas import Quotas
 from service.generation.recollection import Recollection
 from service.generation.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.generation.sequences import deltas_of, merged
@@ -81,6 +82,7 @@ class Answers:
         self.waiting = Admission(max_in_progress, refused=metrics.rejected)
         self.reading = Admission(max_in_progress, refused=metrics.rejected)
         self._readers = asyncio.Semaphore(MOST_READERS)
+        self.quotas = Quotas()
         self.grammars = GrammarChecker()
         self._guard = guard
         self._own_sampling = own_sampling
@@ -279,6 +281,7 @@ class Answers:
             is_timed = not answer.request.is_background  # the latencies are those of clients
             metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
             metrics.answered(reason, answer.measured(), answer.abort_cause(reason, failure), is_timed=is_timed)
+            self.quotas.spend(answer.request.owner, len(answer.prompt.token_ids) + answer.completion_tokens)
             self._observe(answer, reason)
 
     def _observe(self, answer: Answer, reason: FinishReason) -> None:

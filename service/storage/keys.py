@@ -1,4 +1,4 @@
-"""Keys let callers in: each has an owner, scopes, models and an end. They lie in the records, which instances
+"""Keys let callers in: each has an owner, scopes, models, limits and an end. They lie in the records, which instances
 share; what a key is compared with is an HMAC, so no copy of the records lets anybody in.
 
 A key is `sk-dosirak-<number>-<secret>`. The secret has 256 bits, so nobody finds it by trying; its salt is the HMAC's
@@ -51,6 +51,14 @@ class Secret(msgspec.Struct, frozen=True):
         return is_same and (self.until is None or now < self.until)
 
 
+class KeyLimits(msgspec.Struct, frozen=True):
+    """What a key may use of one instance; None is without a limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent: int | None = None
+
+
 class Key(msgspec.Struct, frozen=True):
     """One key. `id` names it, and is the owner of what its bearers store, also after a rotation. Times are seconds
     since 1970. `models` are names, or names with a version; None allows all."""
@@ -62,6 +70,7 @@ class Key(msgspec.Struct, frozen=True):
     secrets: tuple[Secret, ...]
     models: frozenset[str] | None = None
     expires_at: float | None = None
+    limits: KeyLimits | None = None
 
     def has_ended(self, now: float) -> bool:
         return self.expires_at is not None and self.expires_at <= now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -19,15 +20,16 @@ from models.repository.disk.records import FileRecords
 from models.repository.repository import Repository
 from service.api.edge.bearers import Bearers
 from service.errors import Unavailable
+from service.generation import quotas
 from service.storage import keys as stored
 from service.storage.keys import Keys
 from service.storage.records.mirror import Mirror, changes_of
 from tests import postgres
 from tests.api.batching import create, ended, hurry, jsonl, request, with_batches
 from tests.api.conftest import KEY
-from tests.api.reading import error
+from tests.api.reading import error, openai_error
 from tests.fake_service import World, over_http, publish, serving
-from tests.sessions import needs_postgresql
+from tests.sessions import Clock, needs_postgresql
 from tests.waiting import until
 
 Headers = Mapping[str, str]
@@ -324,3 +326,64 @@ async def _within_a_second(world: World, bearer: Headers, expected: bool) -> Non
     while await passes(world, bearer) is not expected:
         await asyncio.sleep(0.02)
     assert time.monotonic() - began < 1.5
+
+
+@pytest.fixture
+def clock(world: World) -> Clock:
+    moved = Clock()
+    world.app.state.service.answers.quotas = quotas.Quotas(lambda: moved.now.timestamp())
+    return moved
+
+
+@pytest.mark.parametrize(
+    "limit", [{"requests_per_minute": 3}, {"tokens_per_minute": 50}], ids=lambda each: next(iter(each))
+)
+async def test_a_quota_that_is_spent_says_when_to_come_back(world: World, clock: Clock, limit: dict[str, int]) -> None:
+    """And is true: a second before, it is refused still; then it passes. Other keys and other scopes pass."""
+    (_, mine), (_, other) = await made(world, limits=limit), await made(world)
+    clock.move(17)
+    url = "/v1/chat/completions"
+    for _ in range(30):
+        answer = await world.client.post(url, json=ASK, headers=mine)
+        if answer.status_code == 429:
+            break
+    refused = openai_error(answer, 429, "rate_limited")
+    assert refused["type"] == "rate_limit_error" and next(iter(limit)) in refused["message"]
+    seconds = int(answer.headers["retry-after"])
+    assert 1 < seconds <= 120
+    assert (await world.client.post(url, json=ASK, headers=other)).status_code == 200
+    assert await passes(world, mine)
+    clock.move(seconds - 1)
+    assert (await world.client.post(url, json=ASK, headers=mine)).status_code == 429
+    clock.move(1)
+    assert (await world.client.post(url, json=ASK, headers=mine)).status_code == 200
+
+
+async def test_only_so_many_requests_run_at_a_time(world: World) -> None:
+    _, bearer = await made(world, limits={"concurrent": 2})
+    await world.client.post("/generate", json={"inputs": "hi"}, headers=bearer)
+    world.engine.hold = asyncio.Event()
+    bodies = ({"inputs": "hi"}, {"inputs": "hi", "stream": True})
+    running = [asyncio.create_task(world.client.post("/generate", json=body, headers=bearer)) for body in bodies]
+    await until(lambda: len(world.engine.held) == 2)
+    refused = await world.client.post("/generate", json={"inputs": "hi"}, headers=bearer)
+    assert error(refused, 429, "rate_limited")["concurrent"] == 2 and refused.headers["retry-after"] == "1"
+    world.engine.hold.set()
+    assert [each.status_code for each in await asyncio.gather(*running)] == [200, 200]
+    for body in ({"inputs": 5}, {"inputs": "hi"}, {"inputs": "hi"}, {"inputs": "hi"}):
+        again = await world.client.post("/generate", json=body, headers=bearer)
+        assert again.status_code in (200, 422), "a refused request gives its place back"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_window_admits_after_its_wait_and_not_before(seed: int) -> None:
+    draw = random.Random(seed)
+    window, now, most = quotas.Window(), draw.uniform(0, 500), draw.randint(1, 50)
+    for _ in range(200):
+        now += draw.expovariate(most / 30)
+        wait = window.wait(now, most)
+        if wait:
+            assert window.wait(now + 0.9 * wait, most) and wait <= 120
+            now += wait
+            assert not window.wait(now, most)
+        window.add(now, draw.choice([1, 1, most]))

@@ -27,17 +27,18 @@ BEHIND_CLIENTS: Final = -11
 
 def caller_of(key: Key) -> Caller:
     """Returns the bearer of a key. Who may make keys may do everything, for such a bearer could make one that may."""
-    return Caller(key.id, key.id, EVERY if ADMIN in key.scopes else key.scopes, key.models)
+    return Caller(key.id, key.id, EVERY if ADMIN in key.scopes else key.scopes, key.models, key.limits)
 
 
 def caller_behind(owner: str, keys: Keys) -> Caller:
-    """Returns the caller that work in the background is done for. Raises Unauthorized where its key is no more."""
+    """Returns the caller that work in the background is done for; such work is no request of a quota. Raises
+    Unauthorized where its key is no more."""
     if not is_key_id(owner):
         return Caller(owner, owner, EVERY)
     key = keys.living(owner)
     if key is None:
         raise Unauthorized("The key that asked for this has ended or was deleted")
-    return caller_of(key)
+    return replace(caller_of(key), limits=None)
 
 
 def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:

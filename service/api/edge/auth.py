@@ -63,8 +63,12 @@ class Auth:
         except DosirakError as error:
             await self._refuse(self._judged(error, scope), scope, receive, send)
         else:
-            scope.setdefault("state", {}).update(caller.state)
-            await self._app(scope, receive, send)
+            state = scope.setdefault("state", {})
+            state.update(caller.state)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                state.pop("leave", _nothing)()
 
     def _judged(self, error: DosirakError, scope: Scope) -> DosirakError:
         """Returns the refusal; where the request has a wrong key, it is counted."""
@@ -90,6 +94,10 @@ class Auth:
             await self._sign_in(Request(scope))(scope, receive, send)
         else:
             await _refusal(error, scope)(scope, receive, send)
+
+
+def _nothing() -> None:
+    """Ends a request that no quota counts."""
 
 
 def _local(scope: Scope, origins: Collection[str]) -> Caller:

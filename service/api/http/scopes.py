@@ -46,11 +46,19 @@ class Caller:
     actor: str
     scopes: frozenset[str]
     models: frozenset[str] | None = None
+    limits: object = None
+    """The key's, for `enter`; None for none."""
 
     @property
     def state(self) -> dict[str, object]:
         """Returns what the request's state has of its caller."""
-        return {"owner": self.owner, "actor": self.actor, "scopes": self.scopes, "models": self.models}
+        return {
+            "owner": self.owner,
+            "actor": self.actor,
+            "scopes": self.scopes,
+            "models": self.models,
+            "limits": self.limits,
+        }
 
 
 @lru_cache(maxsize=1024)
@@ -71,6 +79,9 @@ async def _check(request: Request) -> None:
     scope = scope_of(request.method, request.scope["route"].path)
     if scope is not None:
         require(request, scope)
+    if scope == GENERATE and request.state.limits is not None:
+        quotas = request.app.state.service.answers.quotas
+        request.state.leave = quotas.enter(request.state.owner, request.state.limits)
 
 
 def require(request: Request, scope: str) -> None:

@@ -54,7 +54,7 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "MessageBody": {"pinned": True},
     "ForkBody": {"at": "m_0123456789abcdef"},
     "KeyBody": {"name": "shop", "scopes": ["generate", "sessions"], "models": ["demo"]},
-    "KeyChangeBody": {"name": "kiosk"},
+    "KeyChangeBody": {"limits": {"requests_per_minute": 60}},
     "RotateBody": {"grace_seconds": 3600},
     "RegenerateBody": {"parameters": {"max_new_tokens": 64}},
 }
@@ -79,7 +79,7 @@ TAGS: Final = {
     "feedback": "Votes on answers.",
     "files": "OpenAI's files, which batches read.",
     "generate": "TGI's routes, with our own fields around them.",
-    "keys": "Keys of callers: scopes, models, ends.",
+    "keys": "Keys of callers: scopes, models, limits, ends.",
     "knowledge": "Documents that answers may rest on.",
     "kserve": "The KServe v2 protocol with Triton's extensions.",
     "ollama": "Ollama's routes.",

@@ -21,7 +21,7 @@ from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.answer_schemas import Shown, Time
 from service.api.shared.schemas import Wire
-from service.storage.keys import Key
+from service.storage.keys import Key, KeyLimits
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 ScopeName = Literal["generate", "sessions", "models:read", "models:write", "metrics", "admin"]
@@ -50,9 +50,22 @@ Moment = Annotated[float, BeforeValidator(_seconds), WithJsonSchema({"type": "st
 Model = Annotated[str, Field(max_length=200), AfterValidator(_name_or_version)]
 
 
+Count = Annotated[int, Field(ge=1, le=1 << 53)]
+
+
+class LimitsBody(Wire):
+    """What a key may use of each instance; what is absent has no limit. `tokens_per_minute` counts prompts and answers
+    when they have ended, `concurrent` requests at a time. Requests are those of the scope `generate`."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent: Count | None = None
+
+
 class _Body(Wire):
     models: Annotated[list[Model], Field(min_length=1, max_length=100)] | None = None
     expires_at: Moment | None = None
+    limits: LimitsBody | None = None
 
     def facts(self) -> dict[str, Any]:
         """Returns what the client sent, as keys have it."""
@@ -68,7 +81,7 @@ class KeyBody(_Body):
 
 
 class KeyChangeBody(_Body):
-    """The fields to change: an absent one stays as it is; null takes `models` or `expires_at` away."""
+    """The fields to change: an absent one stays as it is; null takes `models`, `expires_at` or `limits` away."""
 
     name: Name = ""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=6)] = Field(default_factory=list)
@@ -80,6 +93,12 @@ class RotateBody(Wire):
     grace_seconds: Annotated[int, Field(ge=0, le=WEEK_SECONDS)] = 0
 
 
+class LimitsShown(Shown):
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent: int | None
+
+
 class KeyShown(Shown):
     """A key without what lets anybody in. `id` is the owner of all that its bearers store. `key` is there in the answer
     that made it, and never again."""
@@ -88,6 +107,7 @@ class KeyShown(Shown):
     name: str
     scopes: list[str]
     models: list[str] | None
+    limits: LimitsShown | None
     expires_at: Time | None
     created_at: Time
     key: str | None = None
@@ -152,6 +172,7 @@ def _same(value: Any) -> Any:
 _FACTS: Final[Mapping[str, Any]] = {
     "scopes": frozenset,
     "models": lambda models: models and frozenset(models),
+    "limits": lambda limits: limits and KeyLimits(**limits.model_dump()),
 }
 """How a key has the fields of a body."""
 
@@ -162,6 +183,7 @@ def _shown(key: Key) -> dict[str, Any]:
         "name": key.name,
         "scopes": sorted(key.scopes),
         "models": key.models and sorted(key.models),
+        "limits": key.limits,
         "expires_at": _moment(key.expires_at),
         "created_at": _moment(key.created_at),
     }
