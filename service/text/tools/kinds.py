@@ -31,17 +31,17 @@ def kinds_of(schema: Any, top: Any, level: int = 0) -> frozenset[str]:
     schema = target_of(schema, top)
     if not isinstance(schema, dict) or level > _MOST_LEVELS:
         return ALL
-    types, found = schema.get("type"), ALL
+    types, kinds = schema.get("type"), ALL
     if isinstance(types, str | list):
         types = [types] if isinstance(types, str) else types
-        found &= {"number" if each == "integer" else str(each) for each in types}
+        kinds &= {"number" if each == "integer" else str(each) for each in types}
     constants = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(constants, list):
-        found &= {kind_of(each) for each in constants}
+        kinds &= {kind_of(each) for each in constants}
     for options in (schema.get("anyOf"), schema.get("oneOf")):
         if isinstance(options, list):
-            found &= frozenset[str]().union(*(kinds_of(each, top, level + 1) for each in options))
-    return found
+            kinds &= frozenset[str]().union(*(kinds_of(each, top, level + 1) for each in options))
+    return kinds
 
 
 def target_of(schema: Any, top: Any) -> Any:

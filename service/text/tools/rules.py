@@ -124,7 +124,7 @@ class ArgumentRules:
 
     def _untagged(self, schema: Any, place: str) -> str:
         """Returns the part for a text, or null, between tags."""
-        end, found = self._writing.end, kinds_of(schema, self._top)
+        end, kinds = self._writing.end, kinds_of(schema, self._top)
         if is_free(schema):
             return self._text({}, place, end)
         target = self._target(schema, place)
@@ -133,11 +133,11 @@ class ArgumentRules:
             return f"({' | '.join(self._untagged(each, place) for each in target['anyOf'])})"
         constants = _constants(target)
         if constants is not None:
-            return self._constants(target, [each for each in constants if kind_of(each) in found], place)
+            return self._constants(target, [each for each in constants if kind_of(each) in kinds], place)
         self._require(target, _TEXT, place)
         null = text_rule(f"null{end}", self._marks)
-        text = self._text(target, place, end) if found & TEXT else null
-        return f"({text} | {null})" if found == TEXT_OR_NULL else text
+        text = self._text(target, place, end) if kinds & TEXT else null
+        return f"({text} | {null})" if kinds == TEXT_OR_NULL else text
 
     def _constants(self, schema: Any, values: Collection[Any], place: str) -> str:
         self._require(schema, _CONSTANT, place)
