@@ -43,7 +43,7 @@ def block_of(quantization: Mapping[str, Any]) -> tuple[int, int]:
         if {f"{each.get('type')} {each.get('num_bits')}" for each in weights} != {"float 8"}:
             raise InvalidSource(
                 f"quantization_config: compressed-tensors of the format {str(quantization.get('format'))[:40]!r} is "
-                "not read; 8-bit floating weights are: import the unquantized checkpoint, then quantize it here"
+                "not read; 8-bit floats and pack-quantized are: import the unquantized checkpoint, then quantize here"
             )
         block = next((each["block_structure"] for each in weights if each.get("block_structure")), None)
     if block is None:

@@ -9,7 +9,7 @@ into plain weights in bf16, so that they are imported like any others.
            zeros are 8 (of 4 bits): a word tells then which way it is stored, whatever the checkpoint says of itself
 
 Lin et al. 2023 (AWQ), Frantar et al. 2022 (GPTQ); layouts of AutoAWQ's `gemm` and of AutoGPTQ. MXFP4, of gpt-oss, is
-in `mxfp4`; 8-bit floating numbers are in `fp8`.
+in `mxfp4`; 8-bit floating numbers are in `fp8`, compressed-tensors' integers in `pack_quantized`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from models.checkpoint.config_policy import FP8_METHODS, MXFP4, PACKING, as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.errors import InvalidSource
-from models.imports import fp8, mxfp4
+from models.imports import fp8, mxfp4, pack_quantized
 from models.progress import Progress
 
 if TYPE_CHECKING:
@@ -88,6 +88,13 @@ def _packed(config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Pat
     """Returns the packed tensors by the names of what they become, and their form in words. Raises InvalidSource if
     there are none."""
     quantization: Any = config[PACKING]
+    if quantization.get("format") == pack_quantized.FORMAT:
+        words = pack_quantized.form_of(quantization)
+        layers = sorted(name.removesuffix(pack_quantized.SUFFIX) for name in stored if pack_quantized.SUFFIX in name)
+        if not layers:
+            raise InvalidSource(f"config.json says {pack_quantized.FORMAT}, but no tensor is called weight_packed")
+        unpacked: dict[str, Packed] = {f"{name}.weight": pack_quantized.Words(name, stored, words) for name in layers}
+        return unpacked, f"{pack_quantized.FORMAT} of {words[0]} bits"
     if quantization["quant_method"] in FP8_METHODS:
         block = fp8.block_of(quantization)
         in_fp8 = [name for name in sorted(stored) if fp8.is_fp8(name, stored[name][0])]
