@@ -16,7 +16,17 @@ from service.context.prompt import Chat, build_prompt
 from service.errors import UnsupportedField
 from service.text.messages import ChatOptions, Message, Tool, ToolCall
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
-from service.text.tools.formats import FINAL, FORMATS, known_format, refuse_format
+from service.text.tools.formats import (
+    FINAL,
+    FORMATS,
+    FUNCTION_GEMMA,
+    HERMES,
+    LLAMA,
+    PYTHONIC,
+    QWEN_CODER,
+    known_format,
+    refuse_format,
+)
 from service.text.tools.harmony import ChannelReader
 from service.text.tools.ids import new_id
 from tests.families import FAMILIES, REFUSED, Family
@@ -157,3 +167,54 @@ def test_arguments_nested_too_deep_are_no_call() -> None:
     [(name, given)] = read(BY_NAME["Qwen3-Coder, Nemotron 3"], [nested])[1]
     assert (name, given) == ("order", {"count": "[" * 100_000})
     assert read(BY_NAME["Llama 4"], [f"[order(count={'[' * 5000}{']' * 5000})]"])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("form", "properties", "place"),
+    [
+        (QWEN_CODER, {"a": {"type": "string", "pattern": "^x"}}, "parameters.properties.a.pattern"),
+        (QWEN_CODER, {"a": {"type": "string", "format": "date"}}, "parameters.properties.a.format"),
+        (QWEN_CODER, {"a": {"enum": ["x", "a</parameter>"]}}, "parameters.properties.a"),
+        (QWEN_CODER, {"a": {"type": "array", "items": {"$ref": "#"}}}, "parameters.properties.a"),
+        (QWEN_CODER, {"a>b": {}}, "parameters.properties.a>b"),
+        (PYTHONIC, {"class": {}}, "parameters.properties.class"),
+        (FUNCTION_GEMMA, {"a": {"type": "array", "prefixItems": [{}]}}, "parameters.properties.a.prefixItems"),
+        (FUNCTION_GEMMA, {"a": {"allOf": [{}]}}, "parameters.properties.a"),
+    ],
+)
+def test_what_a_form_cannot_keep_is_refused_by_name(
+    form: ToolFormat, properties: dict[str, object], place: str
+) -> None:
+    tools = (Tool("f", None, json.dumps({"type": "object", "properties": properties})),)
+    with pytest.raises(UnsupportedField, match=form.name) as refused:
+        ToolUse(tools, "required").grammar(form, {})
+    assert refused.value.param == f"tools[0].function.{place}"
+    ToolUse(tools, "required").grammar(HERMES, {})
+
+
+def test_names_of_functions_that_a_form_cannot_write_are_refused() -> None:
+    with pytest.raises(UnsupportedField) as refused:
+        ToolUse((Tool("get-weather"),), "required").grammar(PYTHONIC, {})
+    assert refused.value.param == "tools[0].function.name"
+
+
+def test_closings_inside_of_json_end_no_argument() -> None:
+    given = {"items": ["a</parameter>", '</function>"']}
+    schema = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "string"}}}}
+    says = QWEN_CODER.as_text(Message("assistant", "", tool_calls=(ToolCall("", "order", json.dumps(given)),))).content
+    pieces = CallReader(QWEN_CODER, {"order": schema}).push(says)
+    assert pieces[:2] == [CallBegun(0, "order"), CallText(0, json.dumps(given))]
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (QWEN_CODER, "Soon. <function=weather>\n<parameter=days>\nmany\n</parameter>\n</function>"),
+        (PYTHONIC, ' ```json\n{"name": "weather", "arguments": {"days": "many"}}'),
+        (LLAMA, '[{"name": "weather", "parameters": {"days": "many"}}]'),
+    ],
+)
+def test_a_strict_tool_binds_calls_in_every_way_that_is_read(form: ToolFormat, says: str) -> None:
+    use = ToolUse(tuple(replace(tool, strict=True) for tool in TOOLS))
+    assert CallBegun(0, "weather") in CallReader(form, use.schemas).push(says)
+    assert not fits(use.free_grammar(form, {}), says)
