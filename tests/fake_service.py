@@ -49,7 +49,7 @@ from service.text.tokenizer import Tokenizer
 from tests.conformance import conforms
 from tests.profiles import event, write_piece
 from tests.tokenizers import write
-from tests.versions import FACTS, lineage, write_weights
+from tests.versions import facts, write_weights
 from tests.waiting import until
 
 WINDOW = 512
@@ -284,8 +284,8 @@ def publish(
         write(staged, **files)
         (staged / "config.json").write_text("{}")
         write_weights(staged, f"weights of {name}")
-        facts = replace(FACTS, context_window=window or WINDOW, vocab_size=400, lineage=lineage(parent))
-        return repository.publish(staged, facts, name)
+        known = replace(facts(parent), context_window=window or WINDOW, vocab_size=400)
+        return repository.publish(staged, known, name)
 
 
 _tokenizers = dict[tuple[tuple[str, bytes], ...], Tokenizer]()

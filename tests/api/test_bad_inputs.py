@@ -72,7 +72,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (calling(type="custom"), "messages[1].tool_calls[0].type"),
     (calling(function={"arguments": "[]"}), "tool_calls[0].function.arguments"),
     (calling(function={"arguments": "a: 1"}), "tool_calls[0].function.arguments"),
-    (calling(), "places no tool calls ('f')"),
     ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0]"),
     *((text(model=name), "not a valid") for name in ("../etc", "a/b", "DEMO", "demo:", "demo@", "demo\x00", ".demo")),

@@ -359,15 +359,15 @@ REFUSED: Final[dict[str, tuple[Config, str]]] = {
         _llama(quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"}),
         "'NVFP4' is not read",
     ),
-    "Llama-3.1-8B-w4a16": (
+    "Sparse-Llama-3.1-8B-2of4-w4a16": (
         _llama(
             quantization_config={
                 "quant_method": "compressed-tensors",
-                "format": "pack-quantized",
+                "format": "marlin-24",
                 "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
             }
         ),
-        "'pack-quantized' is not read",
+        "'marlin-24' is not read",
     ),
     "Llama-3-8B-bnb-4bit": (_llama(quantization_config={"quant_method": "bitsandbytes"}), "of another method"),
 }

@@ -214,7 +214,7 @@ def test_bad_chats_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidRequest, match="control tokens"):
         tokenizer.render_chat([Message("user", "</s>" * 9000)])
     with pytest.raises(InvalidRequest, match="no such role here"):
-        tokenizer.render_chat([Message("tool", "x")])
+        tokenizer.render_chat([Message("critic", "x")])
 
 
 def test_roles_are_words(tmp_path: Path) -> None:
