@@ -40,6 +40,7 @@ from service.api.router import interface, plain_routes
 from service.deployments.deployments import Deployments
 from service.deployments.engine_choice import Kinds
 from service.deployments.engine_config import engine_config, worker_of
+from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.instances import Instances
 from service.deployments.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
@@ -102,7 +103,30 @@ def create(
     metrics = Metrics()
     tasks = BackgroundTasks(metrics.background_task)
     store = open_repository(settings, "server")
+    deployments = Deployments(
+        store,
+        _engines(settings, store, metrics, first) if has_torch() else None,
+        default_model=settings.default_model,
+        default_replicas=settings.given_replicas,
+        devices=settings.device_list,
+        default_draft=settings.draft_model,
+        max_model_len=settings.max_model_len,
+        kinds=Kinds(
+            settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype, settings.trusted_network
+        ),
+        preload=settings.preload,
+        load_timeout=settings.load_timeout_seconds,
+        drain_timeout=settings.drain_seconds,
+        idle_timeout=settings.idle_unload_seconds,
+        prepare=_preparation(store, settings, carried or {}),
+        tasks=tasks,
+    )
+    jobs = Jobs(store, engine_environment(), tasks=tasks)
+    return create_app(settings, deployments, jobs, metrics, tasks, door)
 
+
+def _engines(settings: Settings, store: Repository, metrics: Metrics, first: Started | None) -> EngineFactory:
+    """Returns what makes the engine of a version; the first one of our own kind uses the process `first`."""
     started = [first] if first else []
 
     def engine(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> Engine:
@@ -130,26 +154,7 @@ def create(
             return replica(0, "")
         return Replicas(replica, options.replicas, settings.max_num_seqs, recorder.on_queue)
 
-    deployments = Deployments(
-        store,
-        engine if has_torch() else None,
-        default_model=settings.default_model,
-        default_replicas=settings.given_replicas,
-        devices=settings.device_list,
-        default_draft=settings.draft_model,
-        max_model_len=settings.max_model_len,
-        kinds=Kinds(
-            settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype, settings.trusted_network
-        ),
-        preload=settings.preload,
-        load_timeout=settings.load_timeout_seconds,
-        drain_timeout=settings.drain_seconds,
-        idle_timeout=settings.idle_unload_seconds,
-        prepare=_preparation(store, settings, carried or {}),
-        tasks=tasks,
-    )
-    jobs = Jobs(store, engine_environment(), tasks=tasks)
-    return create_app(settings, deployments, jobs, metrics, tasks, door)
+    return engine
 
 
 def create_app(
@@ -173,38 +178,8 @@ def create_app(
         lifespan=_lifespan,
         telemetry=WITHOUT_TELEMETRY,
     )
-    conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
-    guard = read_guard(settings.guard_file) if settings.guard_file else None
-    if guard:
-        metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
-    answers = Answers(
-        deployments,
-        metrics,
-        conversations,
-        max_in_progress=settings.max_in_progress,
-        max_queue_seconds=settings.max_queue_seconds,
-        guard=guard,
-        tasks=tasks,
-        own_sampling=settings.generation_config == "version",
-        generic_tools=settings.generic_tools,
-    )
-    stored_files = Files(
-        settings.data_dir / "files",
-        conversations.store,
-        settings.files_max_bytes,
-        settings.files_total_bytes,
-        _shared_contents(deployments.repository),
-    )
-    paths = {route.path for route in plain_routes(ui)}
-    batch_worker = BatchWorker(
-        conversations.store,
-        stored_files,
-        Contents(settings.data_dir / "batches"),
-        (LineAnswers(app), line),
-        ServerState(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
-        WorkerLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
-        tuple(each for each in ENDPOINTS if each in paths),
-    )
+    answers = _answers(settings, deployments, metrics, tasks)
+    stored_files, batch_worker = _files_and_batches(app, settings, answers, metrics)
     keyed = settings.admin_key is not None
     keys = Keys(deployments.repository.records, is_managed=keyed)
     bearers = Bearers(settings.admin_key, keys)
@@ -236,21 +211,52 @@ def create_app(
     (door or Door()).tell(metrics, bearers.wrong_keys)
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
-    app.state.bearers = bearers
-    app.add_middleware(
-        Auth,
-        bearers=lambda: bearers,
-        sign_in=sign_in_page,
-        origins=settings.origins,
-        metrics=settings.open_metrics,
-    )
-    app.state.tracer = tracer = _tracer(settings, metrics)
-    app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instances.id)
-    if settings.origins:
-        app.add_middleware(Cors, origins=settings.origins)
-    app.add_middleware(Drain)  # added last, so outermost
+    _add_layers(app, settings, bearers, metrics, instances.id)
     metrics.serving(__version__)
     return app
+
+
+def _answers(settings: Settings, deployments: Deployments, metrics: Metrics, tasks: BackgroundTasks) -> Answers:
+    conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
+    guard = read_guard(settings.guard_file) if settings.guard_file else None
+    if guard:
+        metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
+    return Answers(
+        deployments,
+        metrics,
+        conversations,
+        max_in_progress=settings.max_in_progress,
+        max_queue_seconds=settings.max_queue_seconds,
+        guard=guard,
+        tasks=tasks,
+        own_sampling=settings.generation_config == "version",
+        generic_tools=settings.generic_tools,
+    )
+
+
+def _files_and_batches(
+    app: FastAPI, settings: Settings, answers: Answers, metrics: Metrics
+) -> tuple[Files, BatchWorker]:
+    """Returns the files of clients, and what answers the batches among them by `app`'s own routes."""
+    deployments, conversations = answers.deployments, answers.conversations
+    stored_files = Files(
+        settings.data_dir / "files",
+        conversations.store,
+        settings.files_max_bytes,
+        settings.files_total_bytes,
+        _shared_contents(deployments.repository),
+    )
+    paths = {route.path for route in plain_routes(ui)}
+    worker = BatchWorker(
+        conversations.store,
+        stored_files,
+        Contents(settings.data_dir / "batches"),
+        (LineAnswers(app), line),
+        ServerState(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
+        WorkerLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
+        tuple(each for each in ENDPOINTS if each in paths),
+    )
+    return stored_files, worker
 
 
 def _shared_contents(repository: Repository) -> SharedContents | None:
@@ -266,6 +272,23 @@ def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
     routes = ((route.path, method) for route in plain_routes(ui) for method in route.methods or ())
     metrics.routes(routes, has_key=has_key)
     app.router.routes.append(unknown_route())
+
+
+def _add_layers(app: FastAPI, settings: Settings, bearers: Bearers, metrics: Metrics, instance: str) -> None:
+    """Adds what lies around every route, the innermost first."""
+    app.state.bearers = bearers
+    app.add_middleware(
+        Auth,
+        bearers=lambda: bearers,
+        sign_in=sign_in_page,
+        origins=settings.origins,
+        metrics=settings.open_metrics,
+    )
+    app.state.tracer = tracer = _tracer(settings, metrics)
+    app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instance)
+    if settings.origins:
+        app.add_middleware(Cors, origins=settings.origins)
+    app.add_middleware(Drain)
 
 
 @asynccontextmanager
