@@ -108,12 +108,13 @@ class Admission:
         may be a step old. Raises DeadlineExceeded where the deadline passes before the first token even if the forecast
         is wrong by its usual error, and Overloaded where there is no deadline and the batch is full for too long. The
         engine adds the prompt's own time: it knows how much is cached."""
-        owners = self._queues.setdefault(engine, Counter())
+        owners = self._queues.get(engine, Counter())
         backlog_seconds = stats.backlog_seconds * _share(owners, request.owner, count)
         refuse_late(request, backlog_seconds, stats.cost_error, self._clock())
         if request.deadline is None:
             self._refuse_long(owners, request.owner, count, stats)
         owners[request.owner] += count
+        self._queues[engine] = owners
         try:
             yield
         finally:
@@ -121,7 +122,7 @@ class Admission:
             if not owners[request.owner]:
                 del owners[request.owner]
             if not owners:
-                self._queues.pop(engine, None)
+                del self._queues[engine]
 
     def _refuse_long(self, owners: Counter[str], owner: str, count: int, stats: EngineStats) -> None:
         """Raises Overloaded. An owner waits for the others' sequences only as far as they take turns with its own."""

@@ -85,6 +85,9 @@ def test_an_owner_waits_for_the_turns_of_others_and_not_for_their_line() -> None
             late = replace(greedy, deadline_ms=5_000, arrival=time.monotonic())
             held.enter_context(admission.queued("engine", late, 1, stats))
         held.enter_context(admission.queued("another", greedy, 1, stats))
+        with pytest.raises(Overloaded):
+            held.enter_context(admission.queued("refused at once", greedy, 40, stats))
+    assert not admission._queues
 
 
 async def test_a_timeout_of_the_work_is_no_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""What takes no place of running sequences has an end in number and in time: counts, previews, repetitions of a key,
-loads; and what waits for a load or a drain is answered after it."""
+"""Counts, previews, repetitions of a key and loads take no place of running sequences, and have an end in number and in
+time; whoever waits for a load or a drain is answered after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed while a directory is read does not count, and is no error."""
+"""Listings leave out what is removed while a directory is read, and raise no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a directory holds while other threads and processes remove things from it.
+"""This module lists what a directory holds while other threads and processes remove things from it.
 
 `Path.glob` raises FileNotFoundError where a directory goes away between its listing and its turn.
 """

@@ -58,12 +58,12 @@ class FairShares:
         equals = takewhile(lambda each: each.request.priority == priority, waiting)
         return min(equals, key=lambda each: self._tokens[each.request.owner])
 
-    def ahead(self, waiting: SequenceOf[Sequence], last: Sequence) -> list[Sequence]:
+    def ahead(self, waiting: SequenceOf[Sequence], last: Sequence) -> SequenceOf[Sequence]:
         """Returns the waiting sequences that come before `last`, and `last`: of its owner those of higher rank, and of
         each other owner as many."""
         before = waiting[: waiting.index(last) + 1]
         if not self.is_shared:
-            return list(before)
+            return before
         owner = last.request.owner
         most = sum(1 for each in before if each.request.owner == owner)
         counts: Counter[str] = Counter()
