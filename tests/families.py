@@ -3,8 +3,13 @@ when it calls `weather` and `order`. No published template is copied."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Final
+
+from service.text.tools.form import ToolFormat
+from service.text.tools.formats import TOOL_FORMATS
+from service.text.tools.writing import NAME, Style
 
 BASE: Final = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %}{{ t | tojson + '\\n' }}{% endfor %}
 {{- HINT + '<|im_end|>\\n' }}{% endif %}
@@ -13,7 +18,8 @@ BASE: Final = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 EACH: Final = "{%- for c in m.tool_calls or [] %}{% set f = c.function %}"
 END: Final = "{% endfor %}"
-PLACED: Final = EACH + "{{ f.name + (f.arguments | tojson) }}" + END
+PLACED: Final = "{%- set called = m.tool_calls or [] %}WRITTEN"
+"""Calls as the family's form writes them."""
 ORDERED: Final = '{"menu": "비빔밥", "count": 2}'
 
 
@@ -33,7 +39,35 @@ class Family:
 
     @property
     def template(self) -> str:
-        return BASE.replace("CALLS", self.calls).replace("HINT", repr(self.hint)[1:-1].join("''"))
+        calls = self.calls.replace("WRITTEN", _written(TOOL_FORMATS[self.form])) if self.form else self.calls
+        return BASE.replace("CALLS", calls).replace("HINT", repr(self.hint)[1:-1].join("''"))
+
+
+def _written(form: ToolFormat) -> str:
+    """Returns the part of a template that writes `called` in this form."""
+    (first, last), (before, behind) = form.enclosing
+    head, _, rest = form.head.partition(NAME)
+    each = f"{_text(before + head)}{{{{- f.name }}}}{_text(rest)}{_arguments(form)}{_text(form.tail + behind)}"
+    between = f"{{%- if not loop.last %}}{_text(form.separator)}{{%- endif %}}"
+    loop = f"{{%- for c in called %}}{{%- set f = c.function %}}{each}{between}{{%- endfor %}}"
+    return f"{{%- if called %}}{_text(first)}{loop}{_text(last)}{{%- endif %}}"
+
+
+def _arguments(form: ToolFormat) -> str:
+    if form.writing is None:
+        return "{{- f.arguments | tojson }}"
+    opening, _, behind = form.writing.key.partition(NAME)
+    quote = json.dumps(form.writing.quote)
+    plain = (
+        "v | tojson" if form.writing.style is Style.PYTHON else f"{quote} + v + {quote} if v is string else v | tojson"
+    )
+    item = f"{_text(opening)}{{{{- k }}}}{_text(behind)}{{{{- {plain} }}}}{_text(form.writing.end)}"
+    between = f"{{%- if not loop.last %}}{_text(form.writing.separator)}{{%- endif %}}"
+    return f"{{%- for k, v in f.arguments | items %}}{item}{between}{{%- endfor %}}"
+
+
+def _text(text: str) -> str:
+    return f"{{{{- {json.dumps(text, ensure_ascii=False)} }}}}" if text else ""
 
 
 def _objects(arguments: str = "arguments", name: str = "name", more: str = "") -> tuple[str, str]:
@@ -160,7 +194,7 @@ FAMILIES: Final = (
         "Kimi K2",
         "kimi",
         "<|tool_call_argument_begin|>",
-        EACH + NUMBERED + "{{ c.id + (f.arguments | tojson) }}" + END,
+        EACH + NUMBERED + END + PLACED,
         KIMI,
     ),
     Family(
@@ -176,7 +210,7 @@ FAMILIES: Final = (
         "Mistral, old",
         "mistral",
         "[TOOL_CALLS]",
-        EACH + NINE + "{{ f.name + (f.arguments | tojson) }}" + END,
+        EACH + NINE + END + PLACED,
         f"[TOOL_CALLS] [{WITH_ID}, {TWO}]",
         "",
     ),
@@ -184,7 +218,7 @@ FAMILIES: Final = (
         "Mistral, new",
         "mistral-args",
         "[TOOL_CALLS][ARGS]",
-        EACH + NINE + "{{ f.name + (f.arguments | tojson) }}" + END,
+        EACH + NINE + END + PLACED,
         f"Soon.[TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]order[CALL_ID]aaaaaaaa1[ARGS]{ORDERED}",
     ),
     Family("Llama 3.1", "llama", "<|python_tag|>", ALONE + PLACED, f"{LLAMA_ONE}; {LLAMA_TWO}", "", alone=True),
@@ -248,6 +282,9 @@ FAMILIES: Final = (
         PLACED.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"),
         HARMONY,
         alone=True,
+    ),
+    Family(
+        "GigaChat 3.1", "gigachat", "<|function_call|>", PLACED, f"Soon.<|function_call|>{ONE}<|function_call|>{TWO}"
     ),
     Family("plain JSON", "json", '{"name": name, "arguments": arguments}', PLACED, f"[{ONE}, {TWO}]", ""),
 )

@@ -46,12 +46,9 @@ AS_A_LIST = """{% for message in messages %}
 {% endif %}
 {% endfor %}"""
 
-WITH_TOOLS = (
-    """{%- if tools %}{{- '<|im_start|>system\\n' }}
+WITH_TOOLS = """{%- if tools %}{{- '<|im_start|>system\\n' }}
 {%- for tool in tools %}{{- tool.function | tojson + '\\n' }}{%- endfor %}
-{{- 'Call as <tool_call>\\n{...}\\n</tool_call><|im_end|>\\n' }}{%- endif %}"""
-    + AS_JSON
-)
+{{- 'Call as <tool_call>\\n{...}\\n</tool_call><|im_end|>\\n' }}{%- endif %}""" + AS_JSON.replace("call>", "tool_call>")
 """Calls as Hermes and Qwen write them."""
 REASONING = (
     AS_JSON.removesuffix("{% endif %}")

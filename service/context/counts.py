@@ -87,7 +87,7 @@ class Sent:
         """Returns the parts with the tools apart from the rest of the template."""
         sent = [each.message for each in self.trimmed.sent_messages]
         placed = [document for _, document in self.placed]
-        tools = min(self.tokenizer.tool_tokens(sent, placed), parts.template)
+        tools = max(0, min(self.tokenizer.tool_tokens(sent, placed), parts.template))
         return replace(parts, template=parts.template - tools, tools=tools) if tools else parts
 
     def left_out_by_template(self) -> set[int]:

@@ -34,8 +34,8 @@ from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import RESERVED, ChatTemplate
 from service.text.tools import ToolFormat
+from service.text.tools.choosing import tool_format_of
 from service.text.tools.described import as_texts, described
-from service.text.tools.formats import tool_format_of
 from service.text.tools.ids import with_ids
 from service.text.vocabulary import Piece, Vocabulary, middle
 
@@ -138,7 +138,8 @@ class ChatEncoder:
         control = _control_tokens(vocabulary, self.literals)
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        self._form = tool_format_of(self.literals, None, is_described=self.describes_tools)
+        self.tool_format = tool_format_of(self._with_tools, self.literals, None)
+        """How calls are written; None where it is not known."""
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
 
     @property
@@ -159,7 +160,7 @@ class ChatEncoder:
     @property
     def describes_calls(self) -> bool:
         """Whether earlier calls and their results are a chat's texts: its tools are described, or were."""
-        if self._template is None or self._form is None or not self.describes_tools:
+        if self._template is None or self.tool_format is None or not self.describes_tools:
             return False
         return bool(self._options.tools) or not self._template.places_calls
 
@@ -167,16 +168,17 @@ class ChatEncoder:
     def _described_as(self) -> ToolFormat | None:
         """Returns the form in which this chat's tools are described; None where there are none, or the template places
         them."""
-        return self._form if self._options.tools and self.describes_tools else None
+        return self.tool_format if self._options.tools and self.describes_tools else None
 
     @property
     def _templates(self) -> list[ChatTemplate]:
         return [each for each in dict.fromkeys((self._plain, self._with_tools)) if each is not None]
 
-    def read_as(self, form: ToolFormat | None) -> ChatEncoder:
-        """Returns the same encoder for a version that writes calls in this form."""
+    def read_as(self, name: str | None) -> ChatEncoder:
+        """Returns the same encoder for a version that writes calls in the form of this name; None leaves it to the
+        template."""
         encoder = copy(self)
-        encoder._form = form
+        encoder.tool_format = tool_format_of(self._with_tools, self.literals, name)
         return encoder
 
     def with_options(self, options: ChatOptions) -> ChatEncoder:
@@ -236,7 +238,7 @@ class ChatEncoder:
         """Returns the chat as the template takes it: with its ids of calls, and with calls as text where it would leave
         them out."""
         assert self._template is not None
-        form, is_open = self._form, self._options.is_open(messages)
+        form, is_open = self.tool_format, self._options.is_open(messages)
         messages = with_ids(form.ids if form else "", messages)
         if form is not None and self.describes_calls:
             messages = as_texts(form, messages)

@@ -49,14 +49,15 @@ class Probes:
 
     @cached_property
     def places_tools(self) -> bool:
-        """Whether the template writes the tokenizer's tools."""
-        return self._tokenizer.tool_tokens([_ASK]) > 0
+        """Whether the template writes the tokenizer's tools, if in the place of a longer system part of its own."""
+        return self._tokenizer.tool_tokens([_ASK]) != 0
 
     @cached_property
     def takes_two_calls(self) -> bool:
-        """Whether the template writes a message with two calls, where it writes one with one."""
+        """Whether the template writes a message with two calls and their results, where it writes one with one."""
         calls = tuple(ToolCall(f"{each}0000000", each, "{}") for each in _NAMES)
-        one, two = ([_ASK, Message("assistant", "", tool_calls=calls[:many])] for many in (1, 2))
+        results = tuple(Message("tool", "e", tool_call_id=call.id) for call in calls)
+        one, two = ([_ASK, Message("assistant", "", tool_calls=calls[:many]), *results[:many]] for many in (1, 2))
         return self._writes_all(two) or not self._writes_all(one)
 
     def opening_of(self, role: str) -> str:

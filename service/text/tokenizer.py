@@ -23,7 +23,7 @@ from service.text.reasoning import ReasoningForm, reasoning_form_of
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.tools import ToolFormat
-from service.text.tools.formats import refuse_format, tool_format_of
+from service.text.tools.choosing import refuse_format
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
@@ -131,7 +131,7 @@ class Tokenizer:
         leaves it to the template, "none" reads nothing."""
         known = copy(self)
         known._parsers = (reasoning, tools)
-        known._chat = self._chat.read_as(known.known_tool_format)
+        known._chat = self._chat.read_as(tools)
         known.probes = Probes(known)
         known._forget()
         known._owners = OrderedDict()
@@ -155,7 +155,7 @@ class Tokenizer:
     @property
     def known_tool_format(self) -> ToolFormat | None:
         """Returns how calls are written; None where it is not known."""
-        return tool_format_of(self.template_texts, self._parsers[1], is_described=self.describes_tools)
+        return self._chat.tool_format
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -167,7 +167,7 @@ class Tokenizer:
         return self._vocabulary.id_of(token)
 
     def tool_tokens(self, messages: Sequence[Message], documents: Sequence[Document] = ()) -> int:
-        """Returns how many tokens of a chat come from its tools."""
+        """Returns how many tokens a chat has more for its tools; below 0 where they take a longer text's place."""
         plain = self.with_options(replace(self._options, tools=()))
         if not self._options.tools:
             return 0

@@ -136,7 +136,7 @@ async def test_the_real_client(tmp_path: Path) -> None:
 
 async def test_thinking_before_calls(tmp_path: Path) -> None:
     tools = WITH_TOOLS.partition("{{ bos_token }}")[0]
-    async with serving(tmp_path, chat_template=tools + REASONING) as world:
+    async with serving(tmp_path, chat_template=tools + REASONING.replace("call>", "tool_call>")) as world:
         says(world, f'{SPOKEN}\n<tool_call>\n{{"name": "weather", "arguments": {{}}}}\n</tool_call>')
         whole = await ask(world, tools=[WEATHER])
         assert [each["type"] for each in whole["content"]] == ["thinking", "text", "tool_use"]

@@ -151,7 +151,7 @@ async def test_two_turns_of_a_family(tmp_path: Path, name: str) -> None:
             each["id"] = f"call_of_a_client_{at}"
         for sent in (message, foreign):
             says(world, family.says)
-            again = await chat(world, [*ASK, sent, *results(sent)])
+            again = await chat(world, [*ASK, sent, *results(sent)], max_tokens=330)
             assert len(again["message"]["tool_calls"]) == count
 
 

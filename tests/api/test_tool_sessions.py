@@ -64,7 +64,7 @@ async def test_a_turn_of_calls_goes_on_with_their_results(world: World) -> None:
     first = await turn(world, id, asked("weather?"), f"<think>two</think>\n\nSoon.\n{call('A', 'B')}")
     second = await turn(world, id, results(first), "It is clear.")
     prompt = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
-    assert prompt.count("<call>") == 2 and "Soon." in prompt and "two" not in prompt
+    assert prompt.count("<tool_call>") == 3 and "Soon." in prompt and "two" not in prompt
     assert prompt.count("clear<|im_end|>") == 2 and prompt.index('"B"') < prompt.index("clear")
     messages = await stored(world, id)
     assert [each["role"] for each in messages] == ["user", "assistant", "tool", "tool", "assistant"]
@@ -238,7 +238,7 @@ async def test_anthropics_route_calls_and_goes_on_in_a_session(world: World) -> 
     second = (await message([result, {"type": "text", "text": "so?"}], "It is clear.")).json()
     assert [block["text"] for block in second["content"]] == ["It is clear."]
     sent = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
-    assert "You sell." in sent and sent.index("<call>") < sent.index("clear<|im_end|>") < sent.index("so?")
+    assert "You sell." in sent and sent.index("<tool_call>") < sent.index("clear<|im_end|>") < sent.index("so?")
     messages = await stored(world, id)
     assert [each["role"] for each in messages] == ["user", "assistant", "tool", "user", "assistant"]
     [kept] = messages[1]["tool_calls"]

@@ -16,6 +16,7 @@ from service.context.prompt import Chat, build_prompt
 from service.errors import UnsupportedField
 from service.text.messages import ChatOptions, Message, Tool, ToolCall
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
+from service.text.tools.choosing import refuse_format
 from service.text.tools.formats import (
     FINAL,
     FORMATS,
@@ -25,7 +26,6 @@ from service.text.tools.formats import (
     PYTHONIC,
     QWEN_CODER,
     known_format,
-    refuse_format,
 )
 from service.text.tools.harmony import ChannelReader
 from service.text.tools.ids import new_id

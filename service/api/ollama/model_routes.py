@@ -26,7 +26,7 @@ from service.errors import InvalidRequest
 from service.text.files import read_chat_templates
 from service.text.reasoning import reasoning_form_of
 from service.text.template import ChatTemplate
-from service.text.tools.formats import tool_format_of
+from service.text.tools.choosing import tool_format_of
 
 router = Router(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
@@ -121,7 +121,7 @@ def _template_capabilities(digest: str, directory: Path, parsers: Parsers, gener
         return ()
     texts = "\0".join(each.literals for each in templates)
     describes = bool(templates) and templates[-1].describes_tools
-    form = tool_format_of(texts, parsers.tool_parser, is_described=describes)
+    form = tool_format_of(templates[-1] if templates else None, texts, parsers.tool_parser)
     tools = form is not None and (generic if describes else any(map(_places_tools, templates)))
     thinks = templates and reasoning_form_of(texts, parsers.reasoning_parser)
     return (*(("tools",) if tools else ()), *(("thinking",) if thinks else ()))

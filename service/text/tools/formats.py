@@ -1,6 +1,6 @@
 """A tool format is how a version's template writes calls, and so how the model was taught to write them. One row a
 form: what in a template tells it, how its calls are read, how they are written. The first row that a template tells is
-its form; a template with tools that tells none, or one of `_UNREADABLE`, is refused by name.
+its form (`service.text.tools.choosing`); a template that tells none, or one of `UNREADABLE`, is refused by name.
 
 `name_of`       a name, a mark, and the arguments as a JSON object
 `writing`       arguments that are no JSON object, as `service.text.tools.writing` has them
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final
 
-from service.errors import UnsupportedField
 from service.text.tools.form import ToolFormat
 from service.text.tools.ids import NINE, NUMBERED
 from service.text.tools.writing import Style, Writing
@@ -194,6 +193,7 @@ PHI: Final = ToolFormat(
 NEMOTRON: Final = ToolFormat(
     "nemotron", ("<TOOLCALL>",), opening="<TOOLCALL>", closing="</TOOLCALL>", separator=", ", is_list=True
 )
+GIGACHAT: Final = ToolFormat("gigachat", ("<|function_call|>",), opening="<|function_call|>", separator="")
 JAMBA: Final = ToolFormat(
     "jamba", ("<tool_calls>",), opening="<tool_calls>", closing="</tool_calls>", separator=", ", is_list=True
 )
@@ -220,9 +220,10 @@ GENERIC: Final = ToolFormat("generic")
 """Of a template that places no tools: `service.text.tools.described` writes them, and a grammar keeps the calls."""
 FORMATS: Final = (
     HARMONY, MINIMAX, SEED, QWEN_CODER, FUNCTION_TAGS, GLM, KIMI, DEEPSEEK, DEEPSEEK_31, MISTRAL_ARGS, MISTRAL,
-    FUNCTION_GEMMA, GEMMA_4, LFM, COMMAND, COMMAND_R, PHI, GRANITE, NEMOTRON, JAMBA, HERMES, PYTHONIC, LLAMA, JSON,
+    FUNCTION_GEMMA, GEMMA_4, LFM, COMMAND, COMMAND_R, PHI, GRANITE, NEMOTRON, JAMBA, GIGACHAT, HERMES, PYTHONIC, LLAMA,
+    JSON,
 )  # fmt: skip
-_UNREADABLE: Final = ("<｜DSML｜", "<|observation|>", ">>>all", "<|plugin|>")
+UNREADABLE: Final = ("｜DSML｜", "<|observation|>", ">>>all", "<|plugin|>")
 """DeepSeek 3.2, GLM-4, Functionary and InternLM."""
 TOOL_FORMATS: Final = {form.name: form for form in (*FORMATS, GENERIC)}
 
@@ -230,22 +231,5 @@ TOOL_FORMATS: Final = {form.name: form for form in (*FORMATS, GENERIC)}
 def known_format(template: str) -> ToolFormat | None:
     """Returns the format by the texts that a template itself writes; None for one that cannot be read."""
     found = next((form for form in FORMATS if form.is_told(template)), None)
-    is_unreadable = found in (None, JSON, LLAMA) and any(mark in template for mark in _UNREADABLE)
+    is_unreadable = found in (None, JSON, LLAMA) and any(mark in template for mark in UNREADABLE)
     return None if is_unreadable else found
-
-
-def tool_format_of(template: str, name: str | None, *, is_described: bool) -> ToolFormat | None:
-    """Returns the format of this name; without one the generic one where tools are described, else the template's."""
-    if name is not None:
-        return TOOL_FORMATS.get(name)
-    return GENERIC if is_described else known_format(template)
-
-
-def refuse_format(template: str) -> NoReturn:
-    mark = next((each for each in _UNREADABLE if each in template), None)
-    what = f"with {mark!r}, which is not read yet" if mark else "in a form that is not known"
-    raise UnsupportedField(
-        f"`tools` cannot act: this version's template writes calls {what}; use a version that writes them as JSON, "
-        f"or set the version's tool_parser to one of {', '.join(TOOL_FORMATS)}",
-        param="tools",
-    )

@@ -17,7 +17,7 @@ TEMPLATE: Final = """{%- for document in documents or [] %}
 {{- 'Call as <tool_call>\\n{...}\\n</tool_call><|im_end|>\\n' }}{%- endif %}
 {%- if shout %}{{- 'SHOUT' }}{% endif %}""" + REASONING.replace(
     "message.role +", "message.role + (message.name or '') + (message.tool_call_id or '') +"
-).replace("'\n<call>", "'\n<call ' + (call.id or '') + '>")
+).replace("'\n<call>", "(call.id or '') + '\n<call>").replace("call>", "tool_call>")
 """Places everything that a template can place."""
 TALK: Final = [
     {"role": "user", "content": "my lunch budget is 87,900"},
