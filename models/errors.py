@@ -52,6 +52,16 @@ class StoreUnavailable(RepositoryError):
     """The shared store cannot be reached, or refused; the change can be tried again."""
 
 
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG)
+
+
+def disk_is_unusable(error: Exception) -> bool:
+    """Returns whether the system refused for a cause that passes or that the operator mends: a broken or read-only
+    disk, lost rights, a limit of the process or the machine."""
+    return isinstance(error, OSError) and error.errno in _BROKEN + _REFUSED
+
+
 def disk_is_full(error: Exception) -> bool:
     """Returns whether the system refused to write because the disk, or a user's share of it, is used up."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -68,6 +68,7 @@ from service.settings import Settings, engine_environment
 from service.storage.files.contents import Contents
 from service.storage.files.files import EXPIRE_FILES, Files
 from service.storage.keys import Keys
+from service.storage.outages import SESSIONS, STORES, Outages
 from service.storage.records import SharedRecords, open_repository
 from service.storage.sessions import Limits
 from service.tasks import BackgroundTasks
@@ -178,7 +179,8 @@ def create_app(
         lifespan=_lifespan,
         telemetry=WITHOUT_TELEMETRY,
     )
-    answers = _answers(settings, deployments, metrics, tasks)
+    outages = {each: Outages(each) for each in STORES}
+    answers = _answers(settings, deployments, metrics, tasks, outages[SESSIONS])
     stored_files, batch_worker = _files_and_batches(app, settings, answers, metrics)
     keyed = settings.admin_key is not None
     keys = Keys(deployments.repository.records, is_managed=keyed)
@@ -207,8 +209,10 @@ def create_app(
         __version__,
         keys,
         lambda: described(keyed=bearers.are_needed),
+        outages,
     )
     (door or Door()).tell(metrics, bearers.wrong_keys)
+    metrics.stores({name: each.is_failing for name, each in outages.items()})
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
     _add_layers(app, settings, bearers, metrics, instances.id)
@@ -216,8 +220,10 @@ def create_app(
     return app
 
 
-def _answers(settings: Settings, deployments: Deployments, metrics: Metrics, tasks: BackgroundTasks) -> Answers:
-    conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
+def _answers(
+    settings: Settings, deployments: Deployments, metrics: Metrics, tasks: BackgroundTasks, outages: Outages
+) -> Answers:
+    conversations = Conversations(partial(_open_sessions, settings, metrics, outages), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
     if guard:
         metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
@@ -333,7 +339,7 @@ def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
     return Exporting(settings.traces_url, __version__, metrics)
 
 
-async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
+async def _open_sessions(settings: Settings, metrics: Metrics, outages: Outages) -> SessionStore:
     """Opens the store at its first use, in a thread beside the event loop: its libraries take most of a second to
     import."""
     await asyncio.to_thread(import_module, "service.storage.sessions.store")
@@ -346,7 +352,7 @@ async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
         settings.sessions_max_per_owner,
         settings.sessions_max_metadata_bytes,
     )
-    return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store)
+    return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store, outages=outages)
 
 
 def _preparation(

@@ -273,12 +273,24 @@ class Repository:
         durable.make_directory(self.layout.models / name)
         with self.locked(name):
             manifest = self._numbered(staged, reference, partial(Manifest.of, facts, files=files, layers=layers))
-            staged.rename(self.path(manifest))
-            durable.sync(self.layout.models / name)
-            self._publications.add(name, {manifest.version: manifest.created_at})
-            bento_store.point_latest(self.layout.models / name, manifest.version)
-            self._inherit(manifest)
+            self._show(staged, manifest)
         return manifest
+
+    def _show(self, staged: Path, manifest: Manifest) -> None:
+        """Gives a version its name, with all that belongs to it or, where anything fails, not at all. The lock is
+        held."""
+        staged.rename(self.path(manifest))
+        try:
+            durable.sync(self.layout.models / manifest.name)
+            self._inherit(manifest)
+            bento_store.point_latest(self.layout.models / manifest.name, manifest.version)
+        except OSError:
+            self.path(manifest).rename(staged)
+            with suppress(OSError):
+                self.records.put_document(PARSERS, f"{manifest.name}/{manifest.version}", None)
+                self.point_latest(manifest.name)
+            raise
+        self._publications.add(manifest.name, {manifest.version: manifest.created_at})
 
     def _inherit(self, manifest: Manifest) -> None:
         """Copies the parsers of the version that this one was made of, whose template it has. The lock is held."""
@@ -320,11 +332,12 @@ class Repository:
                     self.mirror.store.delete(self.get(name, version), reason, actor)
                 self._record(name, "delete", None, version, None, reason, actor)
                 self.layout.version(reference).rename(gone)
-            durable.sync(self.layout.models / name)
-            self.point_latest(name)
-        shutil.rmtree(gone)
-        self.layout.report(name, version).unlink(missing_ok=True)
-        shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
+            with suppress(OSError):  # it is deleted: what is left of it goes with the next sweep
+                durable.sync(self.layout.models / name)
+                shutil.rmtree(gone)  # first, for on a full disk it makes room
+                self.layout.report(name, version).unlink(missing_ok=True)
+                shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
+                self.point_latest(name)
 
     def put_report(self, manifest: Manifest, report: Report) -> None:
         """Store the report of a version in place of an earlier one. Raises NotFound, Conflict."""

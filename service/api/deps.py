@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from service.observability.profiles.profiles import Profiles
 from service.settings import Settings
 from service.storage.files.files import Files
 from service.storage.keys import Keys
+from service.storage.outages import Outages
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Service:
     keys: Keys
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
+    outages: Mapping[str, Outages]
+    """What fails of each store."""
 
     @property
     def is_keyed(self) -> bool:
@@ -51,6 +54,12 @@ class Service:
     def is_ready(self) -> bool:
         """Returns whether the default model would answer at once, and neither database nor clock need an operator."""
         return self.deployments.ready and self.answers.conversations.unusable is None and self.instances.unfit is None
+
+    @property
+    def failing(self) -> list[str]:
+        """Returns what of the stores fails, in sentences. Answers that need no store go on, so it is ready all the
+        same."""
+        return [sentence for each in self.outages.values() for sentence in each.sentences]
 
     def require_ready(self) -> None:
         """Raises Unavailable, with the cause, where `is_ready` is false."""

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median
@@ -100,7 +101,7 @@ class Rollouts:
         self._repository = repository
         self._tasks = tasks
         self._withdrawn: dict[tuple[str, str, str], str] = {}
-        """Rollouts that end here, and whose end the shared records may not have taken yet; with the reasons."""
+        """Rollouts that end here, and whose end the records may not have taken yet; with the reasons."""
         self._running: dict[tuple[str, str], Rollout] = {}
         self._observed: dict[tuple[str, str, str], dict[str, Observed]] = {}
         self._shadowed: dict[tuple[str, str, str], Shadowed] = {}
@@ -115,12 +116,12 @@ class Rollouts:
             del running[each.name, each.alias]
         self._running = running
 
-    async def _end_shared(self, rollout: Rollout, reason: str) -> None:
-        """Ends a rollout in the shared records, which may be away for long."""
+    async def _end_later(self, rollout: Rollout, reason: str) -> None:
+        """Ends a rollout in the records, which may be away, or on a full disk, for long."""
         while _key(rollout) in self._withdrawn:
             try:
                 await asyncio.to_thread(self._end, rollout, reason)
-            except Unreachable:
+            except (Unreachable, OSError):
                 await asyncio.sleep(1.0)
             else:
                 return
@@ -182,11 +183,13 @@ class Rollouts:
         """Rolls a candidate back, if its rollout still runs."""
         if self._running.pop((rollout.name, rollout.alias), None) is None:
             return
-        if self._repository.records.shared and self._tasks is not None:
+        if not self._repository.records.shared:
+            with suppress(OSError):
+                self._end(rollout, reason)
+                return
+        if self._tasks is not None:
             self._withdrawn[_key(rollout)] = reason
-            self._tasks.run(WITHDRAW, partial(self._end_shared, rollout, reason))
-        else:
-            self._end(rollout, reason)
+            self._tasks.run(WITHDRAW, partial(self._end_later, rollout, reason))
 
     def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
         """Counts a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and

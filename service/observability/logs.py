@@ -10,9 +10,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
-from typing import Final
+from typing import Final, TextIO
 
 import msgspec
 import structlog
@@ -31,6 +32,21 @@ LEVELS: Final = {"warning": YELLOW, "error": RED, "critical": RED}
 LONGEST_CHAIN: Final = 8
 SELDOM_SECONDS: Final = 60.0
 BETWEEN: Final = "\n"
+
+
+class _Lines:
+    """Writes a line at a time. A line that the stream does not take, as a file on a full disk, is lost, and what was
+    about to be told goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        with suppress(OSError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = exception = msg
 
 
 class LogLines:
@@ -118,6 +134,7 @@ def configure_logging(settings: Settings) -> None:
         renderer = structlog.processors.JSONRenderer(
             serializer=lambda record, **_: msgspec.json.encode(record).decode().translate(_LINE_ENDS)
         )
+    lines = _Lines(sys.stderr)
     stamp = structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json)
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
@@ -127,7 +144,7 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: lines,
     )
     handler = logging.StreamHandler()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))

@@ -97,6 +97,7 @@ class Keys:
         self._known: Known | None = None
         self._content: bytes | None = None
         self._stale_at = 0.0
+        self._is_read = True
 
     @property
     def are_needed(self) -> bool:
@@ -193,9 +194,13 @@ class Keys:
             if self._known is None or content != self._content:
                 self._known, self._content = _read(content), content
         except (OSError, RepositoryError, msgspec.MsgspecError) as error:
-            log.error("keys_not_read", reason=type(error).__name__)
+            if self._is_read:
+                log.error("keys_not_read", reason=type(error).__name__)
+            self._is_read = False
             if self._known is None:
                 raise Unavailable("The server's keys cannot be read now: try again shortly", retry_after=1) from None
+        else:
+            self._is_read = True
         self._stale_at = now + FRESH_SECONDS
         return self._known
 

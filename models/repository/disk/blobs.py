@@ -58,4 +58,8 @@ class Blobs:
 def _put(content: Path, name: Path, beside: Path) -> None:
     """Give the file `content` also the name `name`, in place of what had it; atomic for readers of `name`."""
     os.link(content, beside)
-    beside.replace(name)
+    try:
+        beside.replace(name)
+    except OSError:
+        beside.unlink()  # no version may hold it
+        raise

@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from models.errors import Conflict
@@ -43,25 +43,43 @@ def replace(path: Path, data: bytes) -> None:
     """Atomically make `data` the content of `path`: readers see the old content or the new. The caller holds a lock.
 
     What a crash leaves beside `path` is overwritten by the next call. Its name ends with TEMPORARY, so that a search
-    for files by their ending never finds it.
+    for files by their ending never finds it. A write that fails leaves nothing.
     """
     beside = path.with_name(f".{path.name}{TEMPORARY}")
-    write(beside, data)
-    beside.replace(path)
+    try:
+        write(beside, data)
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
     sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+        sync(path.parent)
 
 
 def append_line(path: Path, line: bytes) -> None:
     """Append one line to a journal. A torn last line (no newline at its end) is cut off first; the caller holds a lock.
 
     After a crash inside, a reader that ignores a last line without its newline sees the old journal or the new one.
+    Where it fails, as on a full disk, the line is taken back: nobody may read what its writer believes refused.
     """
-    if path.exists():
-        content = path.read_bytes()
-        if not content.endswith(b"\n"):
-            os.truncate(path, content.rfind(b"\n") + 1)
-    _write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, line + b"\n")
-    sync(path.parent)
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        os.truncate(path, end)
+    try:
+        _write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, line + b"\n")
+        sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            os.truncate(path, end) if end else path.unlink()
+        raise
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class Lease:
         self.ended: Callable[[], None] | None = None
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"There is no model version {_named(directory)}") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

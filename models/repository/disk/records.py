@@ -94,7 +94,7 @@ class FileRecords:
     def put_document(self, kind: str, name: str, content: bytes | None) -> None:
         path = self._path(kind, name)
         if content is None:
-            path.unlink(missing_ok=True)
+            durable.remove(path)
             return
         durable.make_directory(path.parent)
         durable.replace(path, content)

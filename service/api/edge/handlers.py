@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from fastapi import FastAPI
@@ -12,11 +13,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from models.errors import RepositoryError, disk_is_full
+from models.errors import RepositoryError, disk_is_full, disk_is_unusable
 from service.api.edge.layer import CATCH_ALL
 from service.api.http.errors import dialect_of, refusal_about, response_of
 from service.deployments.routing import as_service_error
-from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
+from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull, Unavailable
+from service.storage.outages import DATA
+
+RETRY_SECONDS: Final = 5.0
 
 
 def install(app: FastAPI) -> None:
@@ -44,10 +48,21 @@ async def _repository(request: Request, error: Exception) -> Response:
 
 
 async def _disk(request: Request, error: Exception) -> Response:
-    """Answers a full disk. Any other failure of the system is a defect, for the layer above."""
-    if not disk_is_full(error):
+    """Answers a full disk, or one that cannot be used. Any other failure of the system is a defect, for the layer
+    above."""
+    assert isinstance(error, OSError)
+    if disk_is_full(error):
+        known: DosirakError = StorageFull("The server's disk is full: try again when the operator has made room")
+    elif disk_is_unusable(error):
+        known = Unavailable(
+            f"The server's files cannot be used now ({error.strerror}): try again later", retry_after=RETRY_SECONDS
+        )
+    else:
         raise error
-    return await _refused(request, StorageFull("The server's disk is full: try again when the operator has made room"))
+    outages = request.app.state.service.outages[DATA]
+    name = errno.errorcode.get(error.errno or 0, "")
+    outages.began(DATA, known.message, f"{name}: {error.strerror}", name)
+    return await _refused(request, known)
 
 
 async def _validation(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -42,10 +43,11 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=Status, responses=PROBE)
 @router.get("/healthz", response_model=Status, responses=PROBE)
 async def health(service: ServiceDep) -> Response:
-    """Returns 200 when a request for the default model would be served now and the session database can be used, else
-    503."""
+    """Returns 200 when a request for the default model would be served now and the session database needs no operator,
+    else 503. `failing` says which stores fail: what needs none of them goes on."""
     service.require_ready()
-    return json_response({"status": "ok"})
+    failing = service.failing
+    return json_response({"status": "ok", **({"failing": failing} if failing else {})})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -55,7 +57,8 @@ async def metrics(service: ServiceDep, compat: Text | None = None) -> Response:
         raise InvalidRequest(
             f"`compat` must be {VLLM}, for the metrics under vLLM's names; leave it out for our own", param="compat"
         )
-    service.metrics.take_stock(await asyncio.to_thread(service.stock))
+    with suppress(OSError):  # what a broken disk does not tell is as it was
+        service.metrics.take_stock(await asyncio.to_thread(service.stock))
     exposition = await asyncio.to_thread(service.metrics.exposition, as_vllm=compat == VLLM)
     return Response(exposition, headers={"Content-Type": CONTENT_TYPE})
 

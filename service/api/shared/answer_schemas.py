@@ -168,3 +168,4 @@ class CalledTool(Shown):
 
 class Status(Shown):
     status: Literal["ok"]
+    failing: list[str] | None = None

@@ -31,6 +31,7 @@ MOST_KEPT: Final = 200
 MOST_QUEUED: Final = 32
 RUN_JOBS: Final = "run_jobs"
 SWEEP: Final = "sweep_repository"
+REWRITE_SECONDS: Final = 10.0
 LONGEST_LINE: Final = 1 << 20
 """The most bytes of one line of a job's process."""
 _END_SECONDS: Final = 5.0  # between a job's last line and its process's end
@@ -56,6 +57,8 @@ class Jobs:
         self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._running = ""
+        self._unwritten: set[str] = set()
+        """Jobs whose files say less than is known."""
         self._tasks = tasks or BackgroundTasks()
 
     async def start(self) -> None:
@@ -65,7 +68,7 @@ class Jobs:
                 job = msgspec.structs.replace(
                     job, state="failed", error="The server stopped while this job ran; ask for it again"
                 )
-                self._files.put(job)
+                self._write(job)
             self._jobs[job.id] = job
         self._tasks.retry(SWEEP, partial(asyncio.to_thread, sweep, self._repository))
         self._tasks.keep(RUN_JOBS, self._run_next)
@@ -74,11 +77,12 @@ class Jobs:
         await self._tasks.stop([SWEEP, RUN_JOBS])
 
     def submit(self, kind: Kind, arguments: dict[str, Any]) -> Job:
-        """Queues a job. Raises Overloaded when too many wait."""
+        """Queues a job. Raises Overloaded when too many wait, OSError where the disk does not take it."""
         if sum(job.state == "queued" for job in self._jobs.values()) >= MOST_QUEUED:
             raise Overloaded(f"{MOST_QUEUED} jobs wait already: let some end or cancel them", retry_after=30)
         job = Job.new(kind, arguments)
-        self._put(job)
+        self._files.put(job)
+        self._note_change(job)
         self._submitted.set()
         return job
 
@@ -142,7 +146,12 @@ class Jobs:
         """Waits until a job is queued, and runs the oldest."""
         while (job := next((each for each in self._jobs.values() if each.state == "queued"), None)) is None:
             self._submitted.clear()
-            await self._submitted.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REWRITE_SECONDS if self._unwritten else None):
+                    await self._submitted.wait()
+            self._unwritten &= self._jobs.keys()
+            for id in sorted(self._unwritten):
+                self._write(self._jobs[id])
         await self._run_one(job)
 
     async def _run_one(self, job: Job) -> None:
@@ -218,16 +227,28 @@ class Jobs:
             self._jobs[id] = msgspec.structs.replace(job, progress=line.progress, doing=line.doing)
 
     def _change(self, job: Job, **changes: Any) -> Job:
-        """Changes the job in memory first: a full disk must not leave an ended job as running."""
-        changed = self._jobs[job.id] = msgspec.structs.replace(job, **changes)
-        self._put(changed)
+        """Changes the job in memory first: a full disk must neither stop a job nor leave an ended one as running."""
+        changed = msgspec.structs.replace(job, **changes)
+        self._note_change(changed)
+        self._write(changed)
         return changed
 
-    def _put(self, job: Job) -> None:
-        self._files.put(job)
+    def _write(self, job: Job) -> None:
+        """Writes the job's file. What the disk does not take is written later: a start before finds the file as it
+        was."""
+        try:
+            self._files.put(job)
+            self._unwritten.discard(job.id)
+        except OSError as error:
+            if not self._unwritten:
+                log.warning("job_not_written", job=job.id, reason=error.strerror)
+            self._unwritten.add(job.id)
+
+    def _note_change(self, job: Job) -> None:
         self._jobs[job.id] = job
         self._changed.set()
         ended = [each for each in self._jobs.values() if each.ended]
         for old in ended[: max(0, len(ended) - MOST_KEPT)]:
-            self._files.remove(old)
+            with contextlib.suppress(OSError):
+                self._files.remove(old)
             del self._jobs[old.id]

@@ -196,6 +196,7 @@ class SupportFamilies(_Families):
         self.turns_waiting = self.gauge("session_turns_waiting", "Turns that wait for their session's other turns.")
         self.batch_lines = self.counter("batch_lines", "Lines of batches, by `completed` or `failed`.", "result")
         self.batches = self.gauge("batches", "Batches of the database that are not forgotten, by status.", "status")
+        self.stores_failing = self.gauge("store_failing", "1 while calls of a store fail, else 0.", "store")
         self.store_seconds = self.histogram(
             "session_store_seconds", "Calls of the session database, by kind.", histograms.STORE, ("op",)
         )

@@ -133,6 +133,11 @@ class Metrics:
         """Records one call of the session database."""
         self._support.store_seconds.labels(operation).observe(seconds)
 
+    def stores(self, are_failing: Mapping[str, Callable[[], bool]]) -> None:
+        """Tells what a scrape asks, by store. They are called in any thread."""
+        for store, is_failing in are_failing.items():
+            self._support.stores_failing.labels(store).set_function(is_failing)
+
     def batch_line(self, result: str) -> None:
         """Counts a line of a batch whose answer is kept."""
         self._support.batch_lines.labels(result).inc()

@@ -7,71 +7,52 @@ commit returns when its log is on the disk (WAL, `synchronous=FULL`). PostgreSQL
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-import structlog
-from sqlalchemy import Connection, event, func, select
+from sqlalchemy import func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.errors import Unavailable
-from service.storage.database.failures import busy, failure, reason
+from service.storage.database.failures import busy, failure, kind, reason
 from service.storage.database.operations import OPERATIONS, Operation
+from service.storage.database.sqlite_engine import sqlite_engine
+from service.storage.outages import SESSIONS, Outages
 
 DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 Observe = Callable[[str, float], None]
 Self_ = TypeVar("Self_", bound="OnDatabase")
-log = structlog.get_logger(__name__)
+CONNECTING, READING, WRITING = "connecting", "reading", "writing"
+"""What of a database fails alone."""
 _POLL_SECONDS = 0.05
 _POOL = 8
-
-
-class Outage:
-    """Knows since when a database cannot be connected to, and logs its begin and its end: once each, however many calls
-    fail between."""
-
-    def __init__(self, *, is_logged: bool = True) -> None:
-        self._is_logged = is_logged
-        self._since: float | None = None
-
-    def began(self, why: str) -> None:
-        if self._since is None:
-            self._since = time.monotonic()
-            if self._is_logged:
-                log.warning("session_database_failed", reason=why)
-
-    def ended(self) -> None:
-        if self._since is not None:
-            seconds, self._since = time.monotonic() - self._since, None
-            if self._is_logged:
-                log.info("session_database_back", seconds=round(seconds, 1))
 
 
 class Database:
     """One database, used by one event loop. `patience` is the longest wait for a lock, a free connection or a result,
     in seconds."""
 
-    def __init__(self, url: str, patience: float, observe: Observe | None = None, *, logs_outages: bool = True) -> None:
-        """Opens nothing yet. `observe` gets the kind and the seconds of every call. Raises ValueError for a URL of
-        another kind of database."""
+    def __init__(
+        self, url: str, patience: float, observe: Observe | None = None, outages: Outages | None = None
+    ) -> None:
+        """Opens nothing yet. `observe` gets the kind and the seconds of every call, `outages` what fails. Raises
+        ValueError for a URL of another kind of database."""
         parsed = _parsed(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
         self._writer = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._observe = observe
-        self._outage = Outage(is_logged=logs_outages)
-        self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
+        self._outages = outages or Outages(SESSIONS)
+        self.engine = sqlite_engine(parsed, patience, _POOL) if self.is_sqlite else _postgresql(parsed, patience)
 
     async def close(self) -> None:
         """Closes the database after the calls that still run have ended."""
@@ -115,7 +96,7 @@ class Database:
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:
         """Opens a connection without a transaction, for statements that allow none."""
-        with translated():
+        with translated(self._outages, WRITING):
             async with self.engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -170,13 +151,14 @@ class Database:
     @asynccontextmanager
     async def _transaction(self, *, writing: bool) -> AsyncIterator[AsyncConnection]:
         async with AsyncExitStack() as stack:
-            with translated(self._outage):
+            with translated(self._outages, CONNECTING):
                 connection = await stack.enter_async_context(self.engine.connect())
-            self._outage.ended()
-            with translated():
+            self._outages.ended(CONNECTING, quiet=0)
+            with translated(self._outages, WRITING if writing else READING):
                 await connection.execution_options(**self._options(writing))
                 async with connection.begin():
                     yield connection
+            self._outages.ended(READING, *([WRITING] if writing else []))
 
     def _options(self, writing: bool) -> dict[str, Any]:
         if self.is_sqlite:
@@ -203,17 +185,18 @@ def uninterrupted(
 
 
 class translated:
-    """Turns the database's errors into those of `failures`, and logs them: each one, or the begin of an outage."""
+    """Turns the database's errors into those of `failures`, and tells `outages` of them; without any it logs each."""
 
-    def __init__(self, outage: Outage | None = None) -> None:
-        self._outage = outage
+    def __init__(self, outages: Outages | None = None, part: str = CONNECTING) -> None:
+        self._outages = outages or Outages(SESSIONS)
+        self._part = part
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None and (known := failure(error)) is not None:
-            (self._outage or Outage()).began(reason(error))
+            self._outages.began(self._part, known.message, reason(error), kind(error))
             raise known from error
 
 
@@ -229,31 +212,6 @@ def _parsed(url: str) -> URL:
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ValueError("a database in memory keeps nothing: name a file, as sqlite+aiosqlite:////var/lib/sessions.db")
     return parsed
-
-
-def _sqlite(url: URL, patience: float) -> AsyncEngine:
-    path = Path(str(url.database))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index get the same permissions
-    engine = create_async_engine(url, pool_size=_POOL, max_overflow=0, pool_timeout=patience)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # we begin transactions, not the driver
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
-        cursor.execute("PRAGMA journal_mode=WAL")
-        for pragma in ("synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begin(connection: Connection) -> None:
-        options = connection.get_execution_options()
-        if options.get("isolation_level") != "AUTOCOMMIT":
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("writing") else "BEGIN")
-
-    return engine
 
 
 def _postgresql(url: URL, patience: float) -> AsyncEngine:

@@ -1,8 +1,10 @@
 """This module translates the database's failures into the errors of service/errors: a retry helps, or the disk is full.
 
-| the database says | the caller gets | |---|---| | locked, busy, too slow, not reachable, shutting down | Unavailable,
-with `retry_after` | | full: its disk, its quota | StorageFull | | damaged, not readable, not writable | Unavailable;
-only an operator can help, and the log has the reason |
+| the database says | the caller gets |
+|---|---|
+| locked, busy, too slow, not reachable, shutting down | Unavailable, with `retry_after` |
+| full: its disk, its quota | StorageFull |
+| damaged, read-only, not readable | Unavailable; only an operator can help, and the log has the reason |
 
 Every other error is a defect of this service and stays as it is.
 """
@@ -10,6 +12,8 @@ Every other error is a defect of this service and stays as it is.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from typing import Final
 
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -17,36 +21,76 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from service.errors import DosirakError, StorageFull, Unavailable
 
 RETRY_SECONDS = 1.0
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT}
-_BROKEN = {
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_PERM,
-}
-_FULL_STATES = ("53100", "53400")
-_BUSY_CLASSES = ("08", "40", "53", "55", "57", "28", "3D")
-"""Connection, rollback, resources, locks, operator's intervention; a login or database that does not exist (yet)."""
+_LATER = 5 * RETRY_SECONDS
 
 
 def busy() -> Unavailable:
     return Unavailable("The session database is busy: try again", retry_after=RETRY_SECONDS)
 
 
+def _full() -> StorageFull:
+    return StorageFull("The disk of the session database is full: try again when the operator has made room")
+
+
+def _read_only() -> Unavailable:
+    return Unavailable("The session database is read-only now: try again later", retry_after=_LATER)
+
+
+def _damaged() -> Unavailable:
+    return Unavailable(
+        "The session database is damaged here: try again when the operator has restored it", retry_after=_LATER
+    )
+
+
+def _unreachable() -> Unavailable:
+    return Unavailable("The session database cannot be used now: try again later", retry_after=_LATER)
+
+
+_SQLITE: Final[dict[int, Callable[[], DosirakError]]] = {
+    sqlite3.SQLITE_BUSY: busy,
+    sqlite3.SQLITE_LOCKED: busy,
+    sqlite3.SQLITE_INTERRUPT: busy,
+    sqlite3.SQLITE_FULL: _full,
+    sqlite3.SQLITE_READONLY: _read_only,
+    sqlite3.SQLITE_PERM: _read_only,
+    sqlite3.SQLITE_CORRUPT: _damaged,
+    sqlite3.SQLITE_NOTADB: _damaged,
+    sqlite3.SQLITE_IOERR: _unreachable,
+    sqlite3.SQLITE_CANTOPEN: _unreachable,
+}
+_POSTGRESQL: Final[tuple[tuple[tuple[str, ...], Callable[[], DosirakError]], ...]] = (
+    (("53100", "53400"), _full),
+    (("25006",), _read_only),  # a standby answers, as after a failover
+    (("XX001", "XX002", "42P01"), _damaged),
+    (("58",), _unreachable),
+    (("08", "40", "53", "55", "57", "28", "3D"), busy),
+)
+"""Failures by the first characters of a state; the first row that fits holds. The last: connection, rollback,
+resources, locks, operator's intervention; a login or database that does not exist (yet)."""
+_NO_TABLE: Final = "no such table"
+"""What SQLite says of a file that was emptied or replaced: every table is there once the store is open."""
+
+
 def failure(error: BaseException) -> DosirakError | None:
     """Returns the error that the caller gets for `error`; None where `error` is a defect."""
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
-        return _of_sqlite(getattr(original, "sqlite_errorcode", 0) & 0xFF)
+        make = _of_sqlite(original)
+        return make() if make else None
     state = getattr(original, "sqlstate", None)
     if isinstance(state, str):
-        return _of_postgresql(state)
+        return next((make() for starts, make in _POSTGRESQL if state.startswith(starts)), None)
     lost = isinstance(error, DBAPIError) and (error.connection_invalidated or isinstance(error, InterfaceError))
     if lost or isinstance(original, OSError | TimeoutError | PoolTimeout):
         return _unreachable()
     return None
+
+
+def outlives(error: BaseException) -> bool:
+    """Returns whether a connection of SQLite may keep what made this failure, as a page of a file that was restored
+    since, or the right to read alone: the next call then needs another connection. Where only writes fail, connections
+    stay: to open one takes writes."""
+    return isinstance(error, sqlite3.Error) and _of_sqlite(error) in (_read_only, _damaged)
 
 
 def reason(error: BaseException) -> str:
@@ -55,23 +99,13 @@ def reason(error: BaseException) -> str:
     return f"{type(original).__name__}: {original}"
 
 
-def _of_sqlite(code: int) -> DosirakError | None:
-    if code in _BUSY:
-        return busy()
-    if code == sqlite3.SQLITE_FULL:
-        return _full()
-    return _unreachable() if code in _BROKEN else None
+def kind(error: BaseException) -> str:
+    """Returns what failures of one kind have in common: reasons may name numbers of processes and pages."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(original, "sqlstate", None) or getattr(original, "sqlite_errorname", "")
+    return f"{type(original).__name__} {code}"
 
 
-def _of_postgresql(state: str) -> DosirakError | None:
-    if state in _FULL_STATES:
-        return _full()
-    return busy() if state.startswith(_BUSY_CLASSES) else None
-
-
-def _full() -> StorageFull:
-    return StorageFull("The disk of the session database is full: delete sessions, or tell the operator")
-
-
-def _unreachable() -> Unavailable:
-    return Unavailable("The session database cannot be used now: try again later", retry_after=5 * RETRY_SECONDS)
+def _of_sqlite(error: sqlite3.Error) -> Callable[[], DosirakError] | None:
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return _damaged if str(error).startswith(_NO_TABLE) else _SQLITE.get(primary)

@@ -21,6 +21,7 @@ from service.errors import DosirakError, Unavailable
 from service.storage.database.database import Database, translated
 from service.storage.database.failures import reason
 from service.storage.database.migrating import upgrade
+from service.storage.outages import SESSIONS, Outages
 from service.storage.records import statements
 from service.storage.records.mirror import Mirror
 from service.storage.records.presence import BEAT_SECONDS, MOST_CLOCK_SECONDS, Identity, Instance, clock_error
@@ -216,7 +217,7 @@ class Link:
 
     async def _begin(self) -> None:
         """Brings the schema up to date, and gives records that are empty what the data directory holds."""
-        database = Database(self._url, PATIENCE_SECONDS, logs_outages=False)  # `_lost` tells
+        database = Database(self._url, PATIENCE_SECONDS, outages=Outages(SESSIONS, is_logged=False))  # `_lost` tells
         try:
             await upgrade(database)
             async with database.writing() as connection:
