@@ -87,6 +87,12 @@ class Conversations:
         database works, was not tried yet, or is out of reach for now."""
         return self._unusable
 
+    async def store_for_writing(self) -> SessionStore:
+        """Returns the store, for an answer that will be stored. Raises as `store`, and StorageFull."""
+        store = await self.store()
+        await store.require_writing()
+        return store
+
     async def store(self) -> SessionStore:
         """Returns the store. Raises Unavailable while the database cannot be opened; it is tried once a second for all
         callers."""
@@ -131,7 +137,7 @@ class Conversations:
         """Holds the session for this turn until the block ends. Raises NotFound, Stale, QuotaExceeded,
         InvalidRequest."""
         turn = named(turn)
-        store, new = await self.store(), new_messages(turn)
+        store, new = await self.store_for_writing(), new_messages(turn)
         async with store.turn_lock(turn.owner, turn.session):
             history = await _read(store, turn, new, request.context)
             yield OpenTurn(store, turn, history.session, new, _request(request, history, turn))

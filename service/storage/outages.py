@@ -70,5 +70,5 @@ class Outages:
     def sentences(self) -> list[str]:
         """Returns what fails now, each once."""
         now = self._clock()
-        failing = (each.sentence for each in self._parts.values() if now - each.last < FORGOTTEN_SECONDS)
+        failing = (each.sentence for each in tuple(self._parts.values()) if now - each.last < FORGOTTEN_SECONDS)
         return list(dict.fromkeys(failing))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
 from service.errors import NotFound, StorageFull, Unavailable
+from service.storage.database.database import Database
 from service.storage.sessions import NewVote, SessionStore
 from tests import postgres
 from tests.sessions import a_turn, contents, needs_postgresql, new_database, say
@@ -151,6 +153,37 @@ async def test_the_server_goes_and_comes_back() -> None:
         if store is not None:
             await store.close()
         server.remove()
+
+
+@needs_postgresql
+async def test_a_read_only_server() -> None:
+    """As after a failover to a standby: reads go on, and writes again when the server takes them."""
+    url = postgres.server().new_database()
+    store = await SessionStore.open(url, patience=PATIENCE)
+    session = await store.create("ann")
+
+    async def become(read_only: str) -> None:
+        """Connections stay as they are."""
+        beside = Database(url, patience=5)
+        async with beside.alone() as connection:
+            name = (await connection.exec_driver_sql("SELECT current_database()")).scalar_one()
+            await connection.exec_driver_sql("SET default_transaction_read_only = off")
+            await connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {read_only}')
+        await beside.close()
+
+    await become("on")
+    await store._database.engine.dispose()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="read-only") as told:
+            await say(store, "ann", session.id, "x")
+        assert told.value.retry_after
+        assert (await store.get("ann", session.id)).message_count == 0
+    await become("off")
+    with suppress(Unavailable):  # a connection of before
+        await say(store, "ann", session.id, "after")
+    await say(store, "ann", session.id, "after")
+    assert (await contents(store, "ann", session.id))[-2] == "after"
+    await store.close()
 
 
 @needs_postgresql

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -61,6 +62,24 @@ async def test_one_at_a_time_in_order(jobs: Jobs) -> None:
     assert jobs.get(second.id).state == "queued" and len(children()) <= 1
     await until(lambda: jobs.get(second.id).ended)
     assert [job.id for job in jobs.all()] == [second.id, first.id]
+
+
+async def test_a_full_disk_stops_no_job(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.evaluation.jobs.jobs.REWRITE_SECONDS", 0.05)
+    first, second = jobs.submit("import", {"wait": 0.2}), jobs.submit("import", {})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("models.repository.disk.durable.write", full)
+        with pytest.raises(OSError, match="No space"):
+            jobs.submit("import", {})
+        await until(lambda: jobs.get(second.id).ended)
+        assert [job.state for job in jobs.all()] == ["succeeded"] * 2 and len(jobs.all()) == 2
+        assert {job.state for job in JobFiles(tmp_path).all()} <= {"queued", "running"}
+    await until(lambda: [job.state for job in JobFiles(tmp_path).all()] == ["succeeded"] * 2)
+    assert JobFiles(tmp_path).all() == [jobs.get(first.id), jobs.get(second.id)]
 
 
 async def test_failures_are_told(jobs: Jobs) -> None:

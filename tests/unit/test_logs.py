@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,17 @@ def test_json_where_it_is_piped_or_asked_for(
     records = [json.loads(each) for each in written(monkeypatch, stream(), log_format)]
     assert [each["event"] for each in records] == ["deployment_ready", "it says so\u2028\x85\u2029", "request_failed"]
     assert records[0]["timestamp"].endswith("Z") and "RuntimeError" in records[2]["exception"]
+
+
+def test_a_log_on_a_full_disk_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dosirak serve 2> log` on a disk that is full: requests and background tasks log at their ends."""
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - its end fails as well
+    monkeypatch.setattr("sys.stderr", full)
+    configure_logging(Settings(log_format="json"))
+    for _ in range(1000):
+        structlog.get_logger().info("deployment_ready", model="demo:2")
+    with pytest.raises(OSError, match="No space"):
+        full.close()
 
 
 @pytest.mark.parametrize(("stream", "log_format"), [(FakeTerminal, "auto"), (io.StringIO, "console")])

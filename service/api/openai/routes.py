@@ -39,7 +39,7 @@ async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, 
     serialiser = openai_chat.ChatSerialiser(body, requests)
     store = None
     if body.store:
-        stored = (await service.answers.conversations.store()).answers
+        stored = (await service.answers.conversations.store_for_writing()).answers
         store = AnswerStore(stored, owner, partial(_row, body, serialiser))
     return await _answer(http, service, body, requests, serialiser, store)
 

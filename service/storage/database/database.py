@@ -14,13 +14,13 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import func, select
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import event, func, select
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.errors import Unavailable
-from service.storage.database.failures import busy, failure, kind, reason
+from service.storage.database.failures import busy, failure, kind, outlives, reason
 from service.storage.database.operations import OPERATIONS, Operation
 from service.storage.database.sqlite_engine import sqlite_engine
 from service.storage.outages import SESSIONS, Outages
@@ -53,6 +53,7 @@ class Database:
         self._observe = observe
         self._outages = outages or Outages(SESSIONS)
         self.engine = sqlite_engine(parsed, patience, _POOL) if self.is_sqlite else _postgresql(parsed, patience)
+        event.listen(self.engine.sync_engine, "handle_error", _renew)
 
     async def close(self) -> None:
         """Closes the database after the calls that still run have ended."""
@@ -92,6 +93,12 @@ class Database:
         """Opens a transaction: when it ends all writes inside are durable; when it raises none is kept."""
         async with self._turn(), self._transaction(writing=True) as connection:
             yield connection
+
+    async def require_writing(self) -> None:
+        """Raises what a write would raise, where calls failed."""
+        if self._outages.is_failing():
+            async with self.writing() as connection:
+                await connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:
@@ -198,6 +205,10 @@ class translated:
         if error is not None and (known := failure(error)) is not None:
             self._outages.began(self._part, known.message, reason(error), kind(error))
             raise known from error
+
+
+def _renew(context: ExceptionContext) -> None:
+    context.is_disconnect = context.is_disconnect or outlives(context.original_exception)
 
 
 def _parsed(url: str) -> URL:

@@ -74,12 +74,9 @@ _NO_TABLE: Final = "no such table"
 def failure(error: BaseException) -> DosirakError | None:
     """Returns the error that the caller gets for `error`; None where `error` is a defect."""
     original = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(original, sqlite3.Error):
-        make = _of_sqlite(original)
+    if isinstance(original, sqlite3.Error) or isinstance(getattr(original, "sqlstate", None), str):
+        make = _told(original)
         return make() if make else None
-    state = getattr(original, "sqlstate", None)
-    if isinstance(state, str):
-        return next((make() for starts, make in _POSTGRESQL if state.startswith(starts)), None)
     lost = isinstance(error, DBAPIError) and (error.connection_invalidated or isinstance(error, InterfaceError))
     if lost or isinstance(original, OSError | TimeoutError | PoolTimeout):
         return _unreachable()
@@ -87,10 +84,10 @@ def failure(error: BaseException) -> DosirakError | None:
 
 
 def outlives(error: BaseException) -> bool:
-    """Returns whether a connection of SQLite may keep what made this failure, as a page of a file that was restored
-    since, or the right to read alone: the next call then needs another connection. Where only writes fail, connections
-    stay: to open one takes writes."""
-    return isinstance(error, sqlite3.Error) and _of_sqlite(error) in (_read_only, _damaged)
+    """Returns whether a connection may keep what made this failure, as a page of a file that was restored since, or the
+    right to read alone: the next call then needs another connection. Where a disk takes no writes, connections stay: to
+    open one of SQLite takes writes."""
+    return _told(error) in (_read_only, _damaged)
 
 
 def reason(error: BaseException) -> str:
@@ -106,6 +103,10 @@ def kind(error: BaseException) -> str:
     return f"{type(original).__name__} {code}"
 
 
-def _of_sqlite(error: sqlite3.Error) -> Callable[[], DosirakError] | None:
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return _damaged if str(error).startswith(_NO_TABLE) else _SQLITE.get(primary)
+def _told(error: BaseException) -> Callable[[], DosirakError] | None:
+    """Returns what makes the error of a failure that the database itself tells; None where it is another."""
+    if isinstance(error, sqlite3.Error):
+        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return _damaged if str(error).startswith(_NO_TABLE) else _SQLITE.get(primary)
+    state = str(getattr(error, "sqlstate", None))
+    return next((make for starts, make in _POSTGRESQL if state.startswith(starts)), None)

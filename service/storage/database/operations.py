@@ -25,7 +25,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "write": (
         *("create", "patch", "delete", "add_messages", "edit_message", "delete_message", "fork", "import_lines"),
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),
-        *("cancel", "change_metadata"),
+        *("cancel", "change_metadata", "require_writing"),
     ),
     "maintain": (
         *("sweep", "erase", "erase_owner", "remove_expired"),

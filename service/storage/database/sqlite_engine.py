@@ -1,4 +1,5 @@
-"""The engine of a SQLite file: every connection commits durably, and none outlives the file that it was opened for.
+"""The engine of a SQLite file: every connection commits durably, and none is used behind the file that it was opened
+for.
 
 A file that is moved away takes with it what is written to it: such a call is refused, until the file is back. Another
 file in its place, as one restored from a backup, is opened anew, but never beside the log of the one before.
@@ -12,11 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, event
-from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-
-from service.storage.database.failures import outlives
 
 _FILE: Final = "file"
 _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON")
@@ -49,10 +48,6 @@ def sqlite_engine(url: URL, patience: float, pool_size: int) -> AsyncEngine:
             if _size(path.with_name(f"{path.name}-wal")):
                 raise OSError(errno.ESTALE, f"{path.name} was replaced, and not the {path.name}-wal beside it")
             raise DisconnectionError
-
-    @listens(engine.sync_engine, "handle_error")
-    def renew(context: ExceptionContext) -> None:
-        context.is_disconnect = context.is_disconnect or outlives(context.original_exception)
 
     @listens(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:

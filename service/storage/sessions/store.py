@@ -126,6 +126,11 @@ class SessionStore:
         """Returns the time by which rows expire."""
         return self._clock()
 
+    @uninterrupted
+    async def require_writing(self) -> None:
+        """Raises what a write would raise now, where calls failed: what cannot be kept need not be made."""
+        await self._database.require_writing()
+
     async def close(self) -> None:
         await self._turns.close()
         await self._database.close()

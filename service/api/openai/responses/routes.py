@@ -58,7 +58,10 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)
     serialiser = ResponseSerialiser(body, request, body.model or service.settings.default_model)
-    store = AnswerStore(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
+    store = None
+    if body.is_stored:
+        stored = (await service.answers.conversations.store_for_writing()).answers
+        store = AnswerStore(stored, owner, partial(_row, body, serialiser))
     return await respond(http, service, [request], serialiser, stream=bool(body.stream), store=store)
 
 
