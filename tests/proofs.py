@@ -27,6 +27,8 @@ PROOFS: Final[dict[str, str]] = {
     "tests/faults/test_engine_process.py::test_a_killed_engine_is_a_pause[1]": "an engine killed in a stream",
     "tests/faults/test_sessions_crash.py::test_acknowledged_turns_survive[sqlite]": "killed behind a stored turn",
     "tests/faults/test_publish_crash.py::test_old_or_new[promote]": "killed at every call of a promotion",
+    "tests/faults/test_store_faults.py::test_every_operation[no write succeeds]": "a disk that takes nothing",
+    "tests/faults/test_publish_faults.py::test_refused_or_made[promote-full]": "full at every call of a promotion",
     "tests/faults/test_sessions_database.py::test_full": "a full disk",
     # What runs together
     "tests/api/test_repository.py::test_swaps_under_load_fail_nobody_and_mix_nothing": "a swap under load",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import pytest
 
@@ -75,7 +74,9 @@ def failing(point: int, number: int, *, once: bool) -> Iterator[list[str]]:
 
         return call
 
-    with patch.multiple(os, **{name: armed(name, getattr(os, name)) for name in CALLS}):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, armed(name, getattr(os, name)))
         yield failed
 
 

@@ -30,7 +30,7 @@ HI: Final = {"role": "user", "content": "hi"}
 LINE: Final = b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"model":"demo","prompt":"x"}}\n'
 MODEL: Final = "/v1/repository/models/demo"
 STATUSES: Final = {"storage_full": 507, "unavailable": 503}
-FORM: Final = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", LINE * 100)}}
+FORM: Final[dict[str, Any]] = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", LINE * 100)}}
 NOTHING, READS, WRITES, DISK, FILE = "nothing", "reads", "writes", "disk", "writes and disk"
 
 

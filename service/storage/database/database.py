@@ -51,7 +51,7 @@ class Database:
         self._writer = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._observe = observe
-        self._outages = outages or Outages(SESSIONS)
+        self.outages = outages or Outages(SESSIONS)
         self.engine = sqlite_engine(parsed, patience, _POOL) if self.is_sqlite else _postgresql(parsed, patience)
         event.listen(self.engine.sync_engine, "handle_error", _renew)
 
@@ -96,14 +96,14 @@ class Database:
 
     async def require_writing(self) -> None:
         """Raises what a write would raise, where calls failed."""
-        if self._outages.is_failing():
+        if self.outages.is_failing():
             async with self.writing() as connection:
                 await connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:
         """Opens a connection without a transaction, for statements that allow none."""
-        with translated(self._outages, WRITING):
+        with translated(self.outages, WRITING):
             async with self.engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -158,14 +158,14 @@ class Database:
     @asynccontextmanager
     async def _transaction(self, *, writing: bool) -> AsyncIterator[AsyncConnection]:
         async with AsyncExitStack() as stack:
-            with translated(self._outages, CONNECTING):
+            with translated(self.outages, CONNECTING):
                 connection = await stack.enter_async_context(self.engine.connect())
-            self._outages.ended(CONNECTING, quiet=0)
-            with translated(self._outages, WRITING if writing else READING):
+            self.outages.ended(CONNECTING, quiet=0)
+            with translated(self.outages, WRITING if writing else READING):
                 await connection.execution_options(**self._options(writing))
                 async with connection.begin():
                     yield connection
-            self._outages.ended(READING, *([WRITING] if writing else []))
+            self.outages.ended(READING, *([WRITING] if writing else []))
 
     def _options(self, writing: bool) -> dict[str, Any]:
         if self.is_sqlite:
@@ -192,10 +192,10 @@ def uninterrupted(
 
 
 class translated:
-    """Turns the database's errors into those of `failures`, and tells `outages` of them; without any it logs each."""
+    """Turns the database's errors into those of `failures`, and tells `outages` of them."""
 
-    def __init__(self, outages: Outages | None = None, part: str = CONNECTING) -> None:
-        self._outages = outages or Outages(SESSIONS)
+    def __init__(self, outages: Outages, part: str = CONNECTING) -> None:
+        self._outages = outages
         self._part = part
 
     def __enter__(self) -> None:

@@ -103,7 +103,7 @@ def kind(error: BaseException) -> str:
     return f"{type(original).__name__} {code}"
 
 
-def _told(error: BaseException) -> Callable[[], DosirakError] | None:
+def _told(error: object) -> Callable[[], DosirakError] | None:
     """Returns what makes the error of a failure that the database itself tells; None where it is another."""
     if isinstance(error, sqlite3.Error):
         primary = getattr(error, "sqlite_errorcode", 0) & 0xFF

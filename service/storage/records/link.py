@@ -105,10 +105,10 @@ class Link:
         """Returns a connection that holds the model's lock; the mirror then has all changes before. Raises Conflict."""
         database = self._opened()
         deadline = time.monotonic() + patience
-        with translated():
+        with translated(database.outages):
             connection = await database.engine.connect()
         try:
-            with translated():
+            with translated(database.outages):
                 while not await connection.scalar(select(func.pg_try_advisory_lock(statements.lock_of(name)))):
                     await connection.commit()
                     if time.monotonic() > deadline:
@@ -132,7 +132,7 @@ class Link:
 
     async def write(self, connection: AsyncConnection, changes: list[tuple[str, str, str | None]]) -> None:
         """Makes changes on a connection that holds their model's lock, durably, and takes them into the mirror."""
-        with translated():
+        with translated(self._opened().outages):
             await statements.write(connection, changes)
             await connection.commit()
             await self._refresh(connection)
@@ -178,7 +178,7 @@ class Link:
 
     async def holders(self, connection: AsyncConnection, name: str, version: str) -> list[str]:
         """Returns the other living instances that use a version."""
-        with translated():
+        with translated(self._opened().outages):
             found = await statements.holders(connection, name, version, self._identity.id)
             await connection.commit()
             return found

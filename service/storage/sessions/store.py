@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
-from service.storage.outages import Outages
+from service.storage.outages import SESSIONS, Outages
 from service.storage.sessions import feedback, retention, transfer
 from service.storage.sessions.answers import StoredAnswers
 from service.storage.sessions.batches import StoredBatches
@@ -106,6 +106,7 @@ class SessionStore:
     ) -> SessionStore:
         """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date; the
         rest is as in Database. Raises ValueError for another URL, NewerDatabase, Unavailable."""
+        outages = outages or Outages(SESSIONS)
         with translated(outages):
             database = Database(url, patience, observe, outages)
         deadline = asyncio.get_running_loop().time() + patience

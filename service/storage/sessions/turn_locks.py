@@ -120,7 +120,7 @@ class TurnLocks:
                 return await self._ask(name)
 
     async def _ask(self, name: FunctionElement[int]) -> AsyncConnection | None:
-        with translated():
+        with translated(self._database.outages):
             connection = self._connection
             if connection is None:
                 connection = self._connection = await self._database.lasting()
