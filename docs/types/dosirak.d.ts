@@ -790,7 +790,7 @@ export type SlowPathShown = { "reasons": (string)[]; "step_ms": number; "weights
 
 export type SpeedShown = { "host": string; "threads": number; "memory_bytes": number; "load_seconds": number; "prefill_tokens_per_second": number; "decode_tokens_per_second": Record<string, number> };
 
-export type Status = { "status": "ok" };
+export type Status = { "status": "ok"; "failing"?: ((string)[] | null) };
 
 export type Step = { "seconds": number; "tokens": number; "sequences": number };
 
