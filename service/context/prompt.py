@@ -107,7 +107,7 @@ def build_prompt(
     `answer_window` is set for a version whose encoder reads the prompt; the prompt then has `window` for itself.
 
     Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
-    `tokenizer.LONG_TEXT` characters or more is worth a thread.
+    `tokenizer.long_text` characters or more is worth a thread.
     """
     budget = Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
     budget.require_answer()

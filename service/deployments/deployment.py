@@ -31,6 +31,8 @@ from service.text.tokenizer import Tokenizer
 log = structlog.get_logger(__name__)
 
 MEASURED_STEPS = 64
+SLOW_RENDERINGS = 2
+"""How many prompts of one version are made in threads at once because its template is slow."""
 
 
 class DeploymentState(StrEnum):
@@ -76,6 +78,7 @@ class Deployment:
         self._occupants = 0
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
+        self.slow_renderings = asyncio.Semaphore(SLOW_RENDERINGS)
         self._parsers = BY_TEMPLATE
         self._decoder_start: tuple[int, ...] = ()
         self.pooling = DEFAULT

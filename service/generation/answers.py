@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, contextmanager, nullcontext
+from functools import partial
 from typing import Final, TypeVar
 
 from service.context.prompt import Prompt
@@ -31,6 +32,7 @@ from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
 from service.generation.quotas import Quotas
 from service.generation.recollection import Recollection
+from service.generation.rendering import rendered
 from service.generation.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.generation.sequences import deltas_of, merged
 from service.generation.shadows import Shadows
@@ -239,15 +241,18 @@ class Answers:
         self, request: GenerationRequest, deployment: Deployment
     ) -> tuple[GenerationRequest, Prompt, int]:
         """Returns the request as this version answers it, its prompt, and how many tokens may follow."""
-        if not self._generic_tools:
-            refuse_described(deployment, messages_of(request), has_tools=request.tools is not None)
-        request = at_version(request, deployment)
+        request = await rendered(request, deployment, partial(self._at_version, request, deployment))
         request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
         return request, prompt, bounded_max_tokens(request, deployment, prompt)
+
+    def _at_version(self, request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+        if not self._generic_tools:
+            refuse_described(deployment, messages_of(request), has_tools=request.tools is not None)
+        return at_version(request, deployment)
 
     async def _check_grammar(self, request: GenerationRequest, deployment: Deployment) -> None:
         """Raises UnsupportedField if the version cannot follow grammars, InvalidRequest if nobody can follow this

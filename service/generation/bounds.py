@@ -3,19 +3,19 @@ KV pool."""
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
-from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
+from service.context.prompt import Ids, Prompt, build_prompt
 from service.deployments.deployment import Deployment
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
+from service.generation.rendering import characters, in_thread, rendered
 from service.generation.request import GenerationRequest
-from service.text.tokenizer import LONG_TEXT
 
 
 async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, and so is a prompt that is inspected:
-    the event loop goes on. Raises the errors of `build_prompt`, and an error for a feature that the version does not
-    have."""
+    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, and so is a prompt that is inspected
+    or whose template is slow: the event loop goes on. Raises the errors of `build_prompt`, and an error for a feature
+    that the version does not have."""
     refuse_unknown_tokens(request, min(deployment.tokenizer.vocab_size, deployment.manifest.vocab_size))
     if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
@@ -24,8 +24,12 @@ async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
         )
     refuse_embedding(request, deployment)
     refuse_outside_limits(request, deployment)
-    is_long = _characters(request) >= LONG_TEXT or (request.context is not None and request.context.inspect)
-    prompt = await asyncio.to_thread(_with_receipt, request, deployment) if is_long else prompt_of(request, deployment)
+    is_long = characters(request) >= deployment.tokenizer.long_text
+    is_long = is_long or (request.context is not None and request.context.inspect)
+    if is_long:
+        prompt = await in_thread(request, partial(_with_receipt, request, deployment))
+    else:
+        prompt = await rendered(request, deployment, partial(prompt_of, request, deployment))
     refuse_tokens_without_rows(prompt, deployment)
     return prompt
 
@@ -110,17 +114,6 @@ def window_of(request: GenerationRequest, deployment: Deployment) -> int:
             window=window,
         )
     return requested
-
-
-def _characters(request: GenerationRequest) -> int:
-    documents = sum(len(document.text) for document in request.documents)
-    match request.source:
-        case Text(text):
-            return documents + len(text)
-        case Chat(messages):
-            return documents + sum(len(text) for message in messages for text in message.texts)
-        case Ids():
-            return documents
 
 
 def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, prompt: Prompt) -> int:

@@ -7,6 +7,7 @@ replacing, joining, formatting and of containers turned into text.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 import threading
@@ -26,6 +27,7 @@ Value = object
 _BASE_CHARACTERS = 64 * 1024
 _CHARACTERS_PER_INPUT = 8
 _BASE_SECONDS = 0.25
+_SECONDS_ON_LOOP = 0.05
 _SECONDS_PER_INPUT = 5e-7
 _INTEGER_BITS = 4096
 _WIDTH = re.compile(r"\d{5,}|\*")
@@ -51,6 +53,13 @@ def _note_collection(phase: str, info: Mapping[str, int]) -> None:
 gc.callbacks.append(_note_collection)
 
 
+def _is_on_event_loop() -> bool:
+    try:
+        return bool(asyncio.get_running_loop())
+    except RuntimeError:
+        return False
+
+
 def _used() -> float:
     """Returns this thread's CPU seconds without the garbage collector's."""
     return thread_time() - getattr(_collected, "seconds", 0.0)
@@ -60,27 +69,66 @@ class TooMuch(Exception):
     """A bound was passed. The message continues "The template …"."""
 
 
+class TookLong(Exception):
+    """Renderings took longer than they may where they were tried; they may take longer in a thread."""
+
+
+class _Allowance:
+    """What is left of the time of several renderings, and what is raised at its end."""
+
+    def __init__(self, seconds: float, error: type[Exception]) -> None:
+        self.seconds, self.error = seconds, error
+
+
+_allowance: ContextVar[_Allowance | None] = ContextVar("template_allowance", default=None)
+
+
+@contextmanager
+def renderings_within(seconds: float, error: type[Exception] = TooMuch) -> Iterator[None]:
+    """All renderings inside take so many seconds of processor time together, or raise `error`. Each keeps its own
+    budget."""
+    token = _allowance.set(_Allowance(seconds, error))
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
+
+
+def seconds_for(characters: int) -> float:
+    """Returns how long a rendering of so many characters may take: 250 ms + 0.5 µs for each."""
+    return _BASE_SECONDS + _SECONDS_PER_INPUT * characters
+
+
 class Budget:
     """The limits of one rendering, in one thread."""
 
-    def __init__(self, characters: int, seconds: float) -> None:
+    def __init__(self, characters: int, seconds: float, error: type[Exception] = TooMuch) -> None:
         self._characters = characters
         self._until = _used() + seconds
+        self._error = error
         self._ticks = 0
 
     @classmethod
     @contextmanager
     def for_input(cls, characters: int) -> Iterator[Budget]:
-        """Sets the budget of a rendering: 8 times the input + 64 KiB of text, 250 ms + 0.5 µs per input character of
-        CPU time."""
-        budget = cls(
-            _BASE_CHARACTERS + _CHARACTERS_PER_INPUT * characters, _BASE_SECONDS + _SECONDS_PER_INPUT * characters
-        )
+        """Sets the budget of a rendering: 8 times the input + 64 KiB of text, and `seconds_for` it of CPU time; what is
+        left for all, where that is less, and 50 ms on an event loop that set nothing for all."""
+        own, shared = seconds_for(characters), _allowance.get()
+        seconds: float = own
+        error: type[Exception] = TooMuch
+        if shared is None and _is_on_event_loop():
+            seconds = _SECONDS_ON_LOOP
+        if shared is not None and shared.seconds < own:
+            seconds, error = shared.seconds, shared.error
+        begun = _used()
+        budget = cls(_BASE_CHARACTERS + _CHARACTERS_PER_INPUT * characters, seconds, error)
         token = _current.set(budget)
         try:
             yield budget
         finally:
             _current.reset(token)
+            if shared is not None:
+                shared.seconds -= _used() - begun
 
     def tick(self) -> None:
         """Looks at the clock at every eighth call, because a look takes longer than the template's work between
@@ -91,7 +139,7 @@ class Budget:
 
     def look(self) -> None:
         if _used() > self._until:
-            raise TooMuch("takes too long")
+            raise self._error("takes too long")
 
     def require(self, size: int) -> None:
         if size > self._characters:

@@ -21,7 +21,7 @@ from jinja2.utils import Namespace
 
 from service.errors import InvalidRequest
 from service.text.arguments import Marked, written
-from service.text.sandbox import BoundedEnvironment, Budget, TooMuch
+from service.text.sandbox import BoundedEnvironment, Budget, TookLong, TooMuch
 
 Value = object
 RESERVED: Final = frozenset(
@@ -180,8 +180,10 @@ class ChatTemplate:
         with Budget.for_input(size) as budget:
             try:
                 return budget.join(self._template.generate({**self._variables, **(variables or {}), **context}))
+            except TookLong:
+                raise
             except TooMuch as error:
-                raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from None
+                raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from error
             except jinja2.TemplateError as error:
                 raise InvalidRequest(
                     f"The version's chat template refuses this chat: {error}", param="messages"

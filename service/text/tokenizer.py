@@ -24,9 +24,9 @@ from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.tools import ToolFormat
 from service.text.tools.choosing import refuse_format
-from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
+from service.text.vocabulary import Vocabulary, require_text
 
-__all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
+__all__ = ["EncodedText", "Tokenizer"]
 
 _COUNTED = 100_000
 """The most texts whose number of tokens is remembered."""
@@ -191,6 +191,11 @@ class Tokenizer:
         """Returns the variables of the chat template that a request can set."""
         return self._chat.variables
 
+    @property
+    def long_text(self) -> int:
+        """Returns the number of characters from which on a text is worth a thread."""
+        return self._vocabulary.long_text
+
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)
         return None if token is None else self._vocabulary.id_of(token)
@@ -200,7 +205,7 @@ class Tokenizer:
         return self._named.get(name)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Returns the ids of a text. Raises InvalidRequest for a lone surrogate. Call it in a thread from LONG_TEXT
+        """Returns the ids of a text. Raises InvalidRequest for a lone surrogate. Call it in a thread from `long_text`
         characters on."""
         return self.encode_text(text, add_special_tokens=add_special_tokens).ids()
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from time import thread_time
 
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as RustTokenizer
@@ -14,8 +15,11 @@ from service.errors import InvalidRequest
 from service.text.files import Json, TokenizerFiles
 from service.text.streams import REPLACEMENT, ByteStream, LocalStream, TextStream, WholeStream, joining, with_bytes
 
-LONG_TEXT = 16_384
+_LONG_TEXT = 16_384
 """Texts from this number of characters on (about 10 ms) are encoded in a thread. From there on the GIL is released."""
+_LONG_SECONDS = 0.1
+_LONG_TEXT_OF_SLOW = 512
+"""The same once a shorter text took so long: some published expressions look back over all blanks before a word."""
 _LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace", "WordPiece"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 Piece = tuple[int, int, int]
@@ -81,16 +85,19 @@ class Vocabulary:
         only."""
         self.size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._steps = _decoder_steps(json.loads(files.tokenizer).get("decoder"))
+        self.long_text = _LONG_TEXT
         self._source = files.tokenizer
         self._bytes: dict[int, bytes] = {}
 
     def _add(self, files: TokenizerFiles) -> None:
         """Adds the tokens that only tokenizer_config.json names, as transformers does."""
         known = {token.content for token in self._rust.get_added_tokens_decoder().values()}
+        new: dict[str, bool] = {}
         for text, special in (*files.added, *((token, True) for token in files.named_tokens.values())):
             if text not in known:
-                known.add(text)
-                self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
+                new.setdefault(text, special)
+        tokens = [AddedToken(text, special=special, normalized=False) for text, special in new.items()]
+        self._rust.add_tokens(tokens)  # at once: each call looks at all that there are
 
     @property
     def token_ids(self) -> dict[str, int]:
@@ -100,10 +107,20 @@ class Vocabulary:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
         """Encodes a text. Ids and offsets become Python lists only when read: for a long text, look at `len` first.
 
-        `tokenizers` releases the GIL for batches only, so a long text goes as a batch of one."""
-        if len(text) < LONG_TEXT:
-            return self._rust.encode(text, add_special_tokens=add_special_tokens)
-        return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        `tokenizers` releases the GIL for batches only, so a long text goes as a batch of one. Raises InvalidRequest
+        for a text that one of its expressions does not come to an end with."""
+        try:
+            if len(text) >= self.long_text:
+                return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+            begun = thread_time()
+            encoding = self._rust.encode(text, add_special_tokens=add_special_tokens)
+            if thread_time() - begun > _LONG_SECONDS:
+                self.long_text = _LONG_TEXT_OF_SLOW
+            return encoding
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library; it is no Exception
+                raise
+            raise InvalidRequest("This version's tokenizer fails on this text; send another text.") from None
 
     def pieces(self, text: str) -> list[Piece]:
         return _pieces(self.encode(text))

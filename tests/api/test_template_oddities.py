@@ -3,7 +3,9 @@ and every form of an empty content, of calls and of arguments is read."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -40,6 +42,28 @@ async def test_a_templates_refusal_is_its_sentence_before_the_first_byte(tmp_pat
                 assert sentence in answer.text and "event-stream" not in answer.headers["content-type"], dialect
         preview = await world.client.post("/v1/context/preview", json={"messages": [ASK]})
         assert preview.status_code in (400, 422) and sentence in preview.text
+
+
+async def test_a_template_without_end_delays_its_own_request_alone(tmp_path: Path) -> None:
+    """The event loop goes on while a thread renders, and the request is refused."""
+    endless = "{% for i in range(60000) %}{% for j in range(60000) %}{% endfor %}{% endfor %}"
+    waits: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            begun = perf_counter()
+            await asyncio.sleep(0.001)
+            waits.append(perf_counter() - begun)
+
+    async with serving(tmp_path, chat_template=endless) as world:
+        await world.client.post("/generate", json={"inputs": "hello"})  # loads it
+        watching, begun = asyncio.create_task(watch()), perf_counter()
+        answer = await world.client.post("/generate", json={"messages": [ASK]})
+        took = perf_counter() - begun
+        watching.cancel()
+        assert answer.status_code == 422 and "template takes too long" in answer.text
+        assert max(waits) < took / 2, "the event loop stood still"
+        assert (await world.client.post("/generate", json={"inputs": "hello"})).status_code == 200
 
 
 def call(arguments: Any) -> dict[str, Any]:

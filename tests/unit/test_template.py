@@ -11,7 +11,7 @@ import pytest
 
 from service.errors import InvalidRequest
 from service.text import sandbox
-from service.text.sandbox import Budget, TooMuch
+from service.text.sandbox import Budget, TookLong, TooMuch, renderings_within
 from service.text.template import ChatTemplate
 
 BOMBS = [
@@ -111,6 +111,20 @@ def test_output_is_bounded_by_the_input() -> None:
     assert len(template.render([{"role": "user", "content": "a" * 1000}], [], True)) == 9000
     with pytest.raises(InvalidRequest, match="too much text"):
         template.render([{"role": "user", "content": "a" * 80_000}], [], True)
+
+
+COUNTS = "{% for i in range(20000) %}{% set x = i %}{% endfor %}{{ messages[0].content }}"
+"""A template that takes some milliseconds."""
+
+
+@pytest.mark.parametrize(("error", "told"), [(TooMuch, InvalidRequest), (TookLong, TookLong)])
+def test_renderings_of_one_request_share_their_time(error: type[Exception], told: type[Exception]) -> None:
+    template, chat = ChatTemplate(COUNTS, {}), [{"role": "user", "content": "x"}]
+    assert template.render(chat, [], True) == "x"
+    with pytest.raises(told, match="takes too long"), renderings_within(0.05, error):
+        for _ in range(1000):
+            template.render(chat, [], True)
+    assert template.render(chat, [], True) == "x"
 
 
 def test_the_garbage_collectors_time_is_not_the_templates(monkeypatch: pytest.MonkeyPatch) -> None:

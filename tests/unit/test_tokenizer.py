@@ -9,8 +9,8 @@ from time import perf_counter, sleep
 from typing import Any
 
 import pytest
+from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import models
 
 from service.errors import InvalidRequest
 from service.text.messages import Document, Message
@@ -281,3 +281,34 @@ def test_special_tokens_of_the_config_alone_are_added(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, tokenizer_config={"pad_token": "<pad>"})
     assert tokenizer.pad_token_id == tokenizer.vocab_size - 1
     assert tokenizer.is_special(tokenizer.pad_token_id)
+
+
+def test_a_text_that_the_library_does_not_come_to_an_end_with_is_refused(tmp_path: Path) -> None:
+    """Its panic is no Exception, and would end more than the request."""
+    rust = byte_level()
+    rust.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    tokenizer = load(tmp_path, rust)
+    with pytest.raises(InvalidRequest, match="tokenizer fails on this text"):
+        tokenizer.encode("a" * 40 + "!")
+    assert tokenizer.encode("b")
+
+
+def test_a_slow_tokenizer_gets_a_thread_for_shorter_texts(tmp_path: Path) -> None:
+    rust = byte_level()
+    rust.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+$"), "isolated")
+    tokenizer = load(tmp_path, rust)
+    tokenizer.encode("a" * 8000)
+    usual = tokenizer.long_text
+    tokenizer.encode("\u3000" * 8000 + "a")
+    assert 0 < tokenizer.long_text < usual
+
+
+def test_tokens_of_the_configuration_are_added_at_once(tmp_path: Path) -> None:
+    """Each call of the library looks at all added tokens: one call a token took 25 minutes for a hundred thousand."""
+    added = {str(300 + n): {"content": f"<x{n}>", "special": n % 2 == 0} for n in range(4000)}
+    begun = perf_counter()
+    tokenizer = load(tmp_path, tokenizer_config={"added_tokens_decoder": added})
+    assert perf_counter() - begun < 2
+    ids = [tokenizer.id_of(f"<x{n}>") for n in range(4000)]
+    assert ids == list(range(ids[0] or 0, (ids[0] or 0) + 4000))
+    assert [tokenizer.is_special(id or 0) for id in ids[:4]] == [True, False, True, False]
