@@ -1,14 +1,10 @@
-"""This module makes a version's `tokenizer.json` from older formats if it is missing, and loads it once in a child.
-
-A foreign tokenizer may be built to waste time or memory. So the first load runs in a child, where both are limited.
-"""
+"""This module names a version's tokenizer files, and makes `tokenizer.json` from older formats if it is missing."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from models.checkpoint import limited
 from models.checkpoint.config_policy import read_json
 from models.errors import InvalidSource
 
@@ -19,16 +15,9 @@ SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "voc
 ADDED = "added_tokens.json"
 """Tokens beside those of slow files, with their ids; it is no tokenizer by itself."""
 TO_CONVERT = (*SLOW_FILES, ADDED)
-_SECONDS = 20
-_BYTES = 2 << 30
-_TRIAL = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds}))
-resource.setrlimit(resource.RLIMIT_AS, ({bytes}, {bytes}))
-from tokenizers import Tokenizer
-tokenizer = Tokenizer.from_file(sys.argv[1])
-tokenizer.decode(tokenizer.encode("a 도시락 1").ids)
-"""
+MOST_BYTES: Final = 64 << 20
+"""Of a tokenizer.json; the largest that are known have 35 MB."""
+_WAY_OUT: Final = "save the model's fast tokenizer into the directory"
 
 
 def convert_slow(directory: Path) -> None:
@@ -38,19 +27,11 @@ def convert_slow(directory: Path) -> None:
     """
     slow = [name for name in SLOW_FILES if (directory / name).exists()]
     if not slow:
-        raise InvalidSource("There is no tokenizer.json; save the model's fast tokenizer into the directory")
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            directory, use_fast=True, trust_remote_code=False, local_files_only=True
-        )
-        tokenizer.backend_tokenizer.save(str(directory / TOKENIZER))
-    except Exception as error:  # transformers and its tokenizer backends raise anything here
-        raise InvalidSource(
-            f"{', '.join(slow)} could not be converted to a tokenizer.json ({type(error).__name__}); "
-            "save the model's fast tokenizer into the directory"
-        ) from error
+        raise InvalidSource(f"There is no tokenizer.json; {_WAY_OUT}")
+    subject = f"The conversion of {', '.join(slow)} to a tokenizer.json"
+    limits = limited.Limits(seconds=60, bytes=4 << 30, written=MOST_BYTES)
+    words = (str(directory), subject, _WAY_OUT, str(directory / TOKENIZER))
+    limited.run("models.checkpoint.slow_tokenizer", *words, subject=subject, way_out=_WAY_OUT, limits=limits)
     check_ids(directory)
     for name in TO_CONVERT:
         (directory / name).unlink(missing_ok=True)
@@ -70,14 +51,3 @@ def check_ids(directory: Path) -> None:
                     f"{name} gives the token {token[:40]!r} the id {id}, and transformers {ids.get(token)}: save the "
                     "model's fast tokenizer into the directory"
                 )
-
-
-def try_loading(directory: Path) -> None:
-    """Load and use `tokenizer.json` in a child that has 20 s and 2 GiB. Raises InvalidSource when that fails."""
-    command = [sys.executable, "-I", "-c", _TRIAL.format(seconds=_SECONDS, bytes=_BYTES), str(directory / TOKENIZER)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=3 * _SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        done = None
-    if done is None or done.returncode != 0:
-        raise InvalidSource("tokenizer.json does not load within 20 seconds and 2 GiB; save it again with tokenizers")

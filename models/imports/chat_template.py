@@ -17,15 +17,24 @@ _TRAINING: Final = re.compile(r"\{%-?\+?\s*(?:end)?generation\s*[-+]?%\}")
 """transformers' marks around the text of an answer, which Jinja does not know."""
 _NOT_SERVED: Final = ("urlize", "xmlattr", "pprint")
 """Filters that the sandbox does not have."""
+_MOST_CHARACTERS: Final = 1 << 20
 _FILES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+
+
+@jinja2.pass_context
+def _as_is(context: object, value: object) -> object:
+    """Needs the chat, so that no constant such as `'a' * 10 ** 9` is computed while a template is compiled."""
+    return value
 
 
 def require_compiles(directory: Path) -> None:
     """Raises InvalidSource, with the place of the mistake, for a template in `directory` that is none."""
-    environment = jinja2.Environment(extensions=[loopcontrols], optimized=False)  # nothing is rendered
+    environment = jinja2.Environment(extensions=[loopcontrols], optimized=False, finalize=_as_is)
     for name in _NOT_SERVED:
         del environment.filters[name]
     for name, template in _templates(directory):
+        if len(template) > _MOST_CHARACTERS:
+            raise InvalidSource(f"The chat template of {name} has more than 1 MiB; make it shorter, or leave it out")
         try:
             environment.compile(_TRAINING.sub("", template))
         except jinja2.TemplateSyntaxError as error:
@@ -56,6 +65,7 @@ def _templates(directory: Path) -> list[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(_MOST_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise InvalidSource(f"{path.name} is not UTF-8 text") from None

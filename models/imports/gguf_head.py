@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS: Final = 2 << 20
 """Of all arrays of a file: the tokens, scores, kinds and merges of a vocabulary of 262,144 are half of it."""
+MAX_TEXT_BYTES: Final = 128 << 20
+"""Of all texts of a file, keys and names among them: a vocabulary has 10 MB, and a whole tokenizer.json 35 MB."""
+_MAX_ELEMENT_BYTES: Final = 16 << 10
 _MAX_PAIRS: Final = 10_000
 _MAX_NAME: Final = 64
 _MAX_DIMENSIONS: Final = 4
@@ -126,6 +129,7 @@ class _Head:
         self._data = data
         self.at = 4
         self._elements = 0
+        self._text_bytes = 0
 
     def take(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(f"<{form}", self._data, self.at)
@@ -152,12 +156,18 @@ class _Head:
         if of != _TEXT:
             raise _Malformed(f"{key[:80]!r} is an array of the type {of}, which is not read")
         for _ in range(count):
-            self._skip()
+            self._skip(_MAX_ELEMENT_BYTES)
         return count
 
-    def _skip(self) -> int:
+    def _skip(self, most: int = MAX_TEXT_BYTES) -> int:
         """Passes a text. Returns where it begins."""
         (length,) = self.take("Q")
+        self._text_bytes += length
+        if length > most or self._text_bytes > MAX_TEXT_BYTES:
+            raise _Malformed(
+                f"it has a text of {length:,} bytes; an element may have {_MAX_ELEMENT_BYTES:,}, all texts "
+                f"{MAX_TEXT_BYTES:,}"
+            )
         if length > len(self._data) - self.at:
             raise _Malformed(f"it ends inside a text of {length:,} bytes")
         begin, self.at = self.at, self.at + length

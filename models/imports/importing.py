@@ -9,7 +9,7 @@ not read and not copied. The module imports torch and transformers only inside f
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor
 from models.errors import Conflict, InvalidSource
-from models.imports import chat_template, packed_weights, text_part
+from models.imports import packed_weights, text_part, text_trial
 from models.imports.adapting import publish_adapter
 from models.imports.file_version import publish_file, require_blocks
 from models.imports.shards import check_weights, leave_out_copies, weight_files
@@ -60,6 +60,7 @@ def import_source(
     progress: Progress = silent,
     calibrate: "Calibrate | None" = None,
     adapter_of: str | None = None,
+    try_chats: Callable[[Path], None] | None = None,
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
@@ -69,12 +70,12 @@ def import_source(
     8-bit or 4-bit precision publishes two versions, the bf16 one and the one made from it; `version` then names the
     latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which gives
     texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that PEFT's LoRA adapter in
-    `source` was trained for: the result is that version with the adapter. Raises InvalidSource, or Conflict when the
-    version exists.
+    `source` was trained for: the result is that version with the adapter. `try_chats` raises InvalidSource for a chat
+    template that cannot be used. Raises InvalidSource, or Conflict when the version exists.
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
-    order = _Order(repository, name, version, author, progress, calibrate)
+    order = _Order(repository, name, version, author, progress, calibrate, try_chats)
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision, progress)
         manifest = order.publish(opened, precision, adapter_of)
@@ -92,6 +93,7 @@ class _Order:
     author: str
     progress: Progress
     calibrate: "Calibrate | None"
+    try_chats: Callable[[Path], None] | None
 
     def publish(self, source: Source, precision: str | None, adapter_of: str | None) -> Manifest:
         if MANIFEST in source.files():
@@ -118,7 +120,7 @@ class _Order:
             require_blocks(source.gguf)
         if precision not in QUANTIZED:
             with self.repository.stage() as staged:
-                imported = _Import(source, staged, precision, self.progress)
+                imported = _Import(source, staged, precision, self.progress, self.try_text)
                 return imported.publish(self.repository, self.name, self.version, self.author)
         from models.weights.quantize import quantize
 
@@ -131,6 +133,12 @@ class _Order:
         if source.gguf and precision == "file":
             return publish_file(self.repository, parent, source.gguf.path, self.version, self.author, rest)
         return quantize(self.repository, parent, precision, self.version, self.author, rest, self.calibrate)
+
+    def try_text(self, staged: Path) -> None:
+        """Raises InvalidSource for a tokenizer or a chat template that cannot be used."""
+        text_trial.require_usable(staged)
+        if self.try_chats is not None:
+            self.try_chats(staged)
 
     def _restore(self, source: Source, precision: str | None) -> Manifest:
         """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear
@@ -152,7 +160,7 @@ class _Order:
                 exported.model_type,
             ) or accepted.dropped:
                 raise InvalidSource("config.json is not what the manifest says it is")
-            tokenizer_files.try_loading(staged)
+            self.try_text(staged)
             check_weights(staged)
             _check_fit(staged, exported)
             digests = {file.path: file.sha256 for file in exported.files}
@@ -185,8 +193,11 @@ def _check_fit(staged: Path, exported: Manifest) -> None:
 class _Import:
     """One import under way: what was copied to `staged`, what is known of it, and what the manifest will say."""
 
-    def __init__(self, source: Source, staged: Path, precision: Precision, progress: Progress) -> None:
+    def __init__(
+        self, source: Source, staged: Path, precision: Precision, progress: Progress, try_text: Callable[[Path], None]
+    ) -> None:
         self._source = source
+        self._try_text = try_text
         self._staged = staged
         self._precision = precision
         self._progress = progress
@@ -275,8 +286,7 @@ class _Import:
         if not (self._staged / tokenizer_files.TOKENIZER).exists():
             tokenizer_files.convert_slow(self._staged)
             self._notes.append("tokenizer.json made from the slow tokenizer")
-        chat_template.require_compiles(self._staged)
-        tokenizer_files.try_loading(self._staged)
+        self._try_text(self._staged)
 
     def _convert(self, tensors: Iterable[Tensor], model: "Skeleton") -> None:
         """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""

@@ -130,7 +130,8 @@ class _Form:
         quantization: Any = config[PACKING]
         method, bits = str(quantization["quant_method"]), quantization.get("bits", quantization.get("w_bit"))
         group = quantization.get("group_size", quantization.get("q_group_size", 128))
-        if bits not in ((4,) if method == "awq" else (4, 8)) or not isinstance(group, int):
+        is_size = isinstance(group, int) and (group == -1 or group > 0)
+        if bits not in ((4,) if method == "awq" else (4, 8)) or not is_size:
             raise InvalidSource(f"{PACKING}: {method} of {bits!r} bits in groups of {group!r} is not read; 4 bits are")
         version = str(quantization.get("version") or "gemm").lower()
         if method == "awq" and version != "gemm":

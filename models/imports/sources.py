@@ -59,12 +59,10 @@ class Source:
 
     def open(self, name: str) -> BinaryIO:
         """Open a file for reading. Raises InvalidSource when it is a link to elsewhere or no plain file."""
-        path = self.directory / name
-        if path.is_symlink():
-            target = path.resolve()
-            if self.links_within is None or not target.is_relative_to(self.links_within.resolve()):
-                raise InvalidSource(f"{name} is a symbolic link; replace it with the file it points to")
-            path = target
+        path = (self.directory / name).resolve()
+        is_link = path != self.directory.resolve() / name  # itself, or the directory that it lies in
+        if is_link and (self.links_within is None or not path.is_relative_to(self.links_within.resolve())):
+            raise InvalidSource(f"{name} is a symbolic link; replace it with the file it points to")
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)

@@ -11,6 +11,7 @@ import io
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Never, Self
 
 from models.errors import Conflict, InvalidSource
 from models.manifest import Manifest, is_file_name
@@ -19,6 +20,8 @@ from models.repository.repository import Repository
 
 REPORT = "report.json"
 _MAX_MEMBERS = 4096
+_MAX_HEADER_BYTES = 64 << 10
+"""Of what stands before a file, such as its long name; the library reads it whole."""
 
 
 def export(repository: Repository, manifest: Manifest, target: Path) -> int:
@@ -47,27 +50,44 @@ def export(repository: Repository, manifest: Manifest, target: Path) -> int:
 def is_archive(path: Path) -> bool:
     """Whether the file can be read as a tar, compressed or not."""
     try:
-        return path.is_file() and tarfile.is_tarfile(path)
-    except OSError:
+        with path.open("rb") as stream, tarfile.open(fileobj=stream, tarinfo=_Member):
+            return True
+    except (InvalidSource, RecursionError):  # one that `unpack` refuses
+        return True
+    except (OSError, tarfile.TarError, EOFError):
         return False
 
 
 def unpack(path: Path, directory: Path) -> None:
     """Copies the archive's files into `directory`, which is empty. Raises InvalidSource, which names a refused file."""
     try:
-        with tarfile.open(path, "r:*") as archive:
-            room = shutil.disk_usage(directory).free
-            for member in _members(archive, path.name):
-                room -= member.size
-                if room < 0:
-                    raise InvalidSource(f"{path.name} holds more than the disk has room for: free some")
+        with tarfile.open(path, "r:*", tarinfo=_Member) as archive:
+            for member in _members(archive, path.name, shutil.disk_usage(directory).free):
                 _write(archive, member, directory)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, RecursionError) as error:
         raise InvalidSource(f"{path.name} is a damaged archive: {type(error).__name__}") from None
 
 
-def _members(archive: tarfile.TarFile, name: str) -> list[tarfile.TarInfo]:
-    """The regular files, in order; directories are passed over."""
+class _Member(tarfile.TarInfo):
+    """An entry's header; one that makes the library read without end into memory is refused."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            member._refuse_holes()
+        if member.size < 0 or (member.size > _MAX_HEADER_BYTES and member.type not in tarfile.REGULAR_TYPES):
+            raise InvalidSource(f"The archive has a header of {member.size:,} bytes before {member.name[:80]!r}")
+        return member
+
+    def _refuse_holes(self, *_: object) -> Never:
+        raise InvalidSource(f"The archive holds {self.name[:80]!r} with holes: only plain files are accepted")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_holes
+
+
+def _members(archive: tarfile.TarFile, name: str, room: int) -> list[tarfile.TarInfo]:
+    """The regular files, in order; directories are passed over. Each is looked at before what it holds is passed."""
     members: dict[str, tarfile.TarInfo] = {}
     tops = set()
     for number, member in enumerate(archive):
@@ -78,6 +98,9 @@ def _members(archive: tarfile.TarFile, name: str) -> list[tarfile.TarInfo]:
             continue
         if not member.isreg() or member.name.startswith("/") or not 0 < len(parts) < 3 or not is_file_name(parts[-1]):
             raise InvalidSource(f"{name} holds {member.name[:80]!r}: only plain files, in one directory, are accepted")
+        room -= member.size
+        if room < 0:
+            raise InvalidSource(f"{name} holds more than the disk has room for: free some")
         if parts[-1] in members:
             raise InvalidSource(f"{name} holds {parts[-1]} twice")
         members[parts[-1]] = member

@@ -68,6 +68,7 @@ def import_model(
     """Check a checkpoint (safetensors only, no remote code) and publish it as a new version."""
     from models.imports.importing import import_source
     from service.evaluation.texts import calibration
+    from service.evaluation.trial import try_chats
 
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
@@ -82,6 +83,7 @@ def import_model(
             progress,
             calibration,
             adapter_of,
+            try_chats,
         )
     _published(store, manifest, evaluate, json)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +138,58 @@ async def test_what_asks_for_nothing_is_accepted(stage: Stage, orders: list[dict
             asked = dataclasses.replace(case, value=nothing)
             observed = await observe(stage, orders, table, asked)
             assert observed["status"] < 300, (case.field, nothing, observed["answer"])
+
+
+@pytest.fixture
+def asked_for() -> Iterator[list[str]]:
+    """Every address that this process looks up or connects to while a test runs; hooks of audit stay for ever."""
+    ADDRESSES.clear()
+    yield ADDRESSES
+    ADDRESSES.clear()
+
+
+ADDRESSES: list[str] = []
+ELSEWHERE = "http://169.254.169.254/latest/meta-data"
+PARTS = (
+    {"type": "image_url", "image_url": {"url": ELSEWHERE}},
+    {"type": "input_image", "image_url": ELSEWHERE},
+    {"type": "input_file", "file_url": ELSEWHERE},
+    {"type": "file", "file": {"file_data": ELSEWHERE}},
+    {"type": "image", "source": {"type": "url", "url": ELSEWHERE}},
+    {"type": "document", "source": {"type": "url", "url": ELSEWHERE}},
+)
+"""As OpenAI's two interfaces and Anthropic's have them."""
+
+
+def _note_address(event: str, arguments: tuple[Any, ...]) -> None:
+    is_local = event == "socket.connect" and isinstance(arguments[1], str | bytes)  # a Unix socket
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname") and not is_local:
+        ADDRESSES.append(f"{event} {arguments[-1 if event == 'socket.connect' else 0]!r}")
+
+
+sys.addaudithook(_note_address)
+
+
+async def test_an_address_that_is_asked_for_is_noted(asked_for: list[str]) -> None:
+    with suppress(OSError), socket.socket() as tried:
+        tried.setblocking(False)
+        tried.connect(("127.0.0.1", 9))
+    assert asked_for == ["socket.connect ('127.0.0.1', 9)"]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=named)
+async def test_no_field_leads_to_another_address(
+    stage: Stage, orders: list[dict[str, Any]], table: Table, asked_for: list[str]
+) -> None:
+    """An address as the value of every field, and as every kind of part: none is looked up, none fails the server."""
+    names = {name for name, _ in fields(table.model)} | {case.name for case in table.cases}
+    values: list[tuple[str, Any]] = [(name, ELSEWHERE) for name in names]
+    values += [(name, [part]) for name in names if name.rpartition(".")[2] in ("content", "input") for part in PARTS]
+    for name, value in sorted(values, key=str):
+        case = Case(name.replace("[]", "[0]"), value)
+        observed = await observe(stage, orders, table, case)
+        assert observed["status"] < 500, (name, observed["answer"])
+        assert not asked_for, (name, asked_for)
 
 
 async def refused(stage: Stage, orders: list[dict[str, Any]], table: Table, case: Case) -> None:

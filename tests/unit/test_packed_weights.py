@@ -192,6 +192,7 @@ def test_tensors_that_do_not_fit_are_refused(
         ({"bits": 3}, "gptq of 3 bits"),
         ({"bits": None}, "gptq of None bits"),
         ({"group_size": "all"}, "groups of 'all'"),
+        ({"group_size": 0}, "groups of 0"),
         ({"quant_method": "awq", "bits": 8}, "awq of 8 bits"),
         ({"quant_method": "awq", "version": "marlin"}, "AWQ in the form 'marlin'"),
         ({"quant_method": "bitsandbytes"}, "another method than awq, gptq and mxfp4"),

@@ -28,6 +28,7 @@ from models.repository.report import Effort
 from models.repository.repository import Repository
 from service.errors import DosirakError, NoEngine
 from service.evaluation.texts import calibration
+from service.evaluation.trial import try_chats
 from service.host import die_with_parent, has_torch
 from service.settings import Settings
 from service.storage.records import open_repository
@@ -70,6 +71,7 @@ def _import(
         _before(evaluate, progress),
         calibration,
         adapter_of,
+        try_chats,
     )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
