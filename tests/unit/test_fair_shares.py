@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from service.engine.process.core import EngineCore
-from service.engine.scheduling.fair_shares import FairShares
-from tests.fakes import make_core, make_request, run_all
+from service.engine.scheduling.fair_shares import AGEING_SECONDS, FairShares
+from tests.fakes import FakeClock, make_core, make_request, run_all
 
 SEATS = 4
 
@@ -85,6 +85,75 @@ def test_a_deadline_counts_the_turns_of_the_others_and_not_their_line() -> None:
     ahead = shares.ahead(waiting, waiting[-1])
     assert Counter(each.request.owner for each in ahead) == {"greedy": 2, "light": 2}
     assert len(shares.ahead(waiting, waiting[49])) == 52
+
+
+def test_a_deadline_counts_no_turns_for_what_goes_before_in_any_case() -> None:
+    """Five of a higher priority are before everybody; behind them its owner has one request, as others have two."""
+    core = make_core(num_blocks=256, max_num_seqs=SEATS)
+    for number in range(5):
+        core.add(make_request(f"a{number}", owner="a", arrival=number, priority=1))
+        core.add(make_request(f"b{number}", owner="b", arrival=number))
+    core.add(make_request("last", owner="a", arrival=9))
+    waiting = core.scheduler.waiting
+    ahead = core.scheduler._shares.ahead(waiting, waiting[-1])
+    assert [each.request.id for each in ahead] == ["a0", "a1", "a2", "a3", "a4", "b0", "last"]
+
+
+def test_a_deadline_counts_turns_by_tokens() -> None:
+    core = make_core(num_blocks=256, max_num_seqs=SEATS)
+    for number in range(4):
+        core.add(make_request(f"a{number}", range(30), owner="a", arrival=number))
+    for number in range(4):
+        core.add(make_request(f"b{number}", range(10), owner="b", arrival=9 + number))
+    waiting = core.scheduler.waiting
+    ahead = core.scheduler._shares.ahead(waiting, waiting[-2])
+    assert [each.request.id for each in ahead] == ["a0", "b0", "b1", "b2"]
+
+
+def waited(priority: int, owners: str) -> float:
+    """How long a request of that priority waits for the one place, which a request of 9 takes each second."""
+    core = make_core(clock=(clock := FakeClock()), num_blocks=64, max_num_seqs=1)
+    core.add(make_request("low", owner=owners[0], priority=priority, max_tokens=1))
+    for number in range(200):
+        core.add(make_request(f"high{number}", owner=owners[-1], priority=9, arrival=clock.now, max_tokens=1))
+        if any(output.request_id == "low" for output in core.step()):
+            return clock.now
+        clock.advance(1)
+    raise AssertionError("it starves")
+
+
+@pytest.mark.parametrize("owners", ["a", "ab"])
+@pytest.mark.parametrize("priority", [0, 5, 8])
+def test_nobody_waits_for_ever_behind_a_higher_priority(priority: int, owners: str) -> None:
+    most = (9 - priority) * AGEING_SECONDS
+    assert most - AGEING_SECONDS < waited(priority, owners) <= most + 1
+
+
+def test_without_ageing_the_lowest_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug, planted."""
+    monkeypatch.setattr("service.engine.scheduling.fair_shares.AGEING_SECONDS", 1e9)
+    with pytest.raises(AssertionError, match="starves"):
+        waited(0, "a")
+
+
+def test_background_work_gains_nothing_by_waiting() -> None:
+    core = make_core(clock=(clock := FakeClock()), num_blocks=64, max_num_seqs=1)
+    core.add(make_request("line", priority=-2))
+    clock.advance(1e4)
+    core.add(make_request("client", arrival=clock.now))
+    assert ends(core) == ["client", "line"]
+
+
+def test_who_has_gained_a_priority_keeps_it_while_it_runs() -> None:
+    """So its blocks are not the first that are taken again."""
+    core = make_core(clock=(clock := FakeClock()), num_blocks=64, max_num_seqs=2)
+    core.add(make_request("low", max_tokens=8))
+    clock.advance(9 * AGEING_SECONDS)
+    for number in range(2):
+        core.add(make_request(f"high{number}", priority=9, arrival=clock.now + number, max_tokens=8))
+    core.step()
+    assert [each.request.id for each in core.scheduler.running] == ["low", "high0"]
+    core.scheduler.check_integrity()
 
 
 @pytest.mark.parametrize("owners", [1, 3])

@@ -308,6 +308,19 @@ def test_a_deadline_out_of_reach_ends_at_once_and_one_within_reach_does_not() ->
     assert scheduler.num_hopeless == 1
 
 
+def test_a_prompt_that_waited_too_long_for_its_first_token_is_not_computed() -> None:
+    """When it came there was time enough. What others have computed of it meanwhile counts."""
+    scheduler = make_scheduler(num_blocks=64, max_num_seqs=1)
+    teach(scheduler)
+    scheduler.add(make_request("first", range(60), max_tokens=3))
+    scheduler.add(make_request("late", range(100, 160), deadline=1.0, arrival=1))
+    scheduler.add(make_request("known", range(60), deadline=1.0, arrival=2))
+    steps = [step(scheduler, now=now) for now in (0.0, 0.1, 0.2, 0.95)]
+    assert [plan for plan, _ in steps] == [[("first", 60)], [("first", 1)], [("first", 1)], [("known", 4)]]
+    assert ("late", FinishReason.DEADLINE) in names(steps[-1][1])
+    assert scheduler.num_hopeless == 1
+
+
 def test_a_cached_prefix_is_no_work_in_the_forecast() -> None:
     scheduler = make_scheduler(num_blocks=64)
     teach(scheduler)

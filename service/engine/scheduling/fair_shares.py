@@ -2,18 +2,24 @@
 
 Each owner has a counter of computed tokens, of prompts and answers alike. An owner who comes back begins at the lowest
 counter of those who are there, so nobody saves up. One owner alone is served in order of rank.
+
+A priority is a head start and no wall: a sequence gains one for each AGEING_SECONDS that it waits. So behind those of
+the highest priority, which came later, it waits for nine times as long at most.
 Source: Sheng et al., Fairness in Serving Large Language Models (Virtual Token Counter), OSDI 2024.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from itertools import takewhile
+from heapq import heapify, heappop, heapreplace
+from typing import Final
 
 from service.engine.sequences.batch import Scheduled
-from service.engine.sequences.sequence import Sequence
+from service.engine.sequences.sequence import Sequence, SequenceStatus
+
+AGEING_SECONDS: Final = 10.0
 
 
 class FairShares:
@@ -49,28 +55,45 @@ class FairShares:
             for item in scheduled:
                 self._tokens[item.sequence.request.owner] += item.num_tokens
 
-    def first(self, waiting: SequenceOf[Sequence]) -> Sequence:
-        """Returns the sequence that is next; `waiting` is in order of rank. It is of the highest priority there is, and
-        the first of its owner."""
-        if not self.is_shared:
+    def first(self, waiting: SequenceOf[Sequence], now: float) -> Sequence:
+        """Returns the sequence that is next; `waiting` is in order of rank. It is one of the highest priority there is,
+        or has waited until it counts as such, and the first of its owner."""
+        top = waiting[0].priority
+        if not self.is_shared and waiting[-1].priority == top:
             return waiting[0]
-        priority = waiting[0].request.priority
-        equals = takewhile(lambda each: each.request.priority == priority, waiting)
-        return min(equals, key=lambda each: self._tokens[each.request.owner])
+        equals = [each for each in waiting if each.priority == top or _aged(each, now) >= top]
+        return min(equals, key=self._turn)
 
     def ahead(self, waiting: SequenceOf[Sequence], last: Sequence) -> SequenceOf[Sequence]:
-        """Returns the waiting sequences that come before `last`, and `last`: of its owner those of higher rank, and of
-        each other owner as many."""
-        before = waiting[: waiting.index(last) + 1]
+        """Returns the waiting sequences that come before `last`, and `last`: all of a higher priority, and of its own
+        those that `first` would give, if prompts were all that is counted."""
+        place = waiting.index(last)
         if not self.is_shared:
-            return before
-        owner = last.request.owner
-        most = sum(1 for each in before if each.request.owner == owner)
-        counts: Counter[str] = Counter()
-        ahead = []
-        for each in waiting:
-            is_higher = each.request.priority > last.request.priority
-            if is_higher or (counts[each.request.owner] < most and each.request.priority == last.request.priority):
-                counts[each.request.owner] += not is_higher
-                ahead.append(each)
-        return ahead
+            return waiting[: place + 1]
+        ahead = [each for each in waiting[:place] if each.priority > last.priority]
+        lines: dict[str, deque[tuple[int, Sequence]]] = {}
+        for number, each in enumerate(waiting):
+            if each.priority == last.priority:
+                lines.setdefault(each.request.owner, deque()).append((number, each))
+        turns = [(self._tokens[owner], line[0][0], owner) for owner, line in lines.items()]
+        heapify(turns)
+        while True:
+            tokens, _, owner = turns[0]
+            _, sequence = lines[owner].popleft()
+            ahead.append(sequence)
+            if sequence is last:
+                return ahead
+            if lines[owner]:
+                heapreplace(turns, (tokens + sequence.num_tokens, lines[owner][0][0], owner))
+            else:
+                heappop(turns)
+
+    def _turn(self, sequence: Sequence) -> tuple[int, bool, float]:
+        tokens = self._tokens[sequence.request.owner] if self.is_shared else 0
+        return tokens, sequence.status is not SequenceStatus.PREEMPTED, sequence.request.arrival
+
+
+def _aged(sequence: Sequence, now: float) -> float:
+    """Returns the priority with what a client's sequence has gained by waiting. Background work gains nothing."""
+    gained = max(0.0, now - sequence.request.arrival) // AGEING_SECONDS
+    return sequence.priority + gained if sequence.priority >= 0 else sequence.priority

@@ -31,6 +31,12 @@ class Prefill:
         size = self._blocks.block_size
         return self._blocks.match(sequence, unwanted // size - sequence.num_computed_tokens // size)
 
+    def expect(self, sequence: Sequence) -> None:
+        """Notes how much of a waiting sequence is known now."""
+        known = self.known(sequence)
+        sequence.num_expected_cached_tokens = len(known) * self._blocks.block_size
+        sequence.num_expected_offloaded_blocks = sum(1 for block in known if block is None)
+
     def admit(self, sequence: Sequence, budget: StepBudget, reserve: int) -> int | None:
         """Works as `advance`, for a sequence without blocks. It leaves `reserve` available blocks over."""
         num_tokens = self.advance(sequence, budget, reserve)

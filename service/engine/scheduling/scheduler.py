@@ -2,7 +2,8 @@
 
 There are no prefill and decode modes: a batch is (sequence, number of tokens) pairs. The scheduler knows no tensors,
 text or sockets, and time is an argument. Order of rank: higher priority first, then preempted sequences, then earlier
-arrival. Where several owners have sequences of one priority, they take turns (`FairShares`).
+arrival; who waits for long gains a priority. Where several owners have sequences of one priority, they take turns
+(`FairShares`).
 
     waiting --admission: blocks promised for all known tokens--> running --token, deadline, abort, error--> finished
        ^                                                           |
@@ -113,9 +114,7 @@ class Scheduler:
         self._shares.enter(request.owner)
         if request.deadline is not None:
             heappush(self._deadlines, (request.deadline, request.id))
-        known = self.prefill.known(sequence)
-        sequence.num_expected_cached_tokens = len(known) * self.blocks.block_size
-        sequence.num_expected_offloaded_blocks = sum(1 for block in known if block is None)
+        self.prefill.expect(sequence)
         self._newcomers.append(sequence)
         insort(self.waiting, sequence, key=_rank)
 
@@ -272,9 +271,12 @@ class Scheduler:
         """Admits waiting sequences. Leaves one block over for each running sequence, so that the next few steps do not
         preempt the admitted ones."""
         while self.waiting and (len(self.running) < self._max_num_seqs or self._made_way()):
-            sequence = self._shares.first(self.waiting)
+            sequence = self._shares.first(self.waiting, now)
             if self._rests(sequence):
                 return
+            if self._is_too_late(sequence, now):
+                self._give_up(sequence)
+                continue
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             if num_tokens is None:
                 if budget.is_whole and self._made_way():
@@ -295,6 +297,7 @@ class Scheduler:
         return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
+        sequence.priority = self.waiting[0].priority
         self.waiting.remove(sequence)
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_rank)
@@ -320,8 +323,8 @@ class Scheduler:
     def _victim(self) -> Sequence:
         """Returns the sequence to preempt: of the lowest running priority, never the highest rank of all, the cheapest
         one to compute again whose end frees a block. Of equals it returns the lowest rank."""
-        lowest = self.running[-1].request.priority
-        others = [each for each in reversed(self.running[1:]) if each.request.priority == lowest]
+        lowest = self.running[-1].priority
+        others = [each for each in reversed(self.running[1:]) if each.priority == lowest]
         blocks = self.blocks
         frees = [each for each in others if blocks.num_exclusive(each) or blocks.num_promised(each)]
         costs = {each: self._recompute_seconds(each) for each in frees}
@@ -363,8 +366,24 @@ class Scheduler:
             running = self.running if is_background(sequence) else of_clients(self.running)
             ahead = backlog_of(running, waiting, self.blocks, self._max_num_seqs)
             if self.policy.is_hopeless(ahead, deadline - now):
-                self.outputs.end(sequence, FinishReason.DEADLINE)
-                self.num_hopeless += 1
+                self._give_up(sequence)
+
+    def _is_too_late(self, sequence: Sequence, now: float) -> bool:
+        """Returns whether a sequence that has waited for its turn cannot have its first token in time any more, even
+        alone. One that was preempted has given tokens out."""
+        deadline = sequence.request.deadline
+        if deadline is None or sequence.status is not SequenceStatus.WAITING or sequence.request.emitted:
+            return False
+        for _ in range(2):
+            alone = backlog_of((), [sequence], self.blocks, self._max_num_seqs)
+            if not self.policy.is_hopeless(alone, deadline - now):
+                return False
+            self.prefill.expect(sequence)  # others may have computed its beginning since it came
+        return True
+
+    def _give_up(self, sequence: Sequence) -> None:
+        self.outputs.end(sequence, FinishReason.DEADLINE)
+        self.num_hopeless += 1
 
     def _remove(self, sequence: Sequence) -> None:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
@@ -378,8 +397,7 @@ class Scheduler:
 
 
 def _rank(sequence: Sequence) -> tuple[int, bool, float]:
-    request = sequence.request
-    return -request.priority, sequence.status is not SequenceStatus.PREEMPTED, request.arrival
+    return -sequence.priority, sequence.status is not SequenceStatus.PREEMPTED, sequence.request.arrival
 
 
 def _adapter(item: Scheduled) -> str:

@@ -79,6 +79,8 @@ class Sequence:
     request: Request
     token_ids: list[int]
     num_prompt_tokens: int
+    priority: int = 0
+    """The request's; the one it had gained by waiting once it has run."""
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -135,6 +137,7 @@ class Sequence:
             request,
             [*prompt, *request.emitted],
             len(prompt),
+            request.priority,
             num_prompt_logprobs_emitted=emitted,
             num_encoder_slots=slots,
             num_counted_tokens=known - 1 if request.emitted else counted,
