@@ -4,8 +4,8 @@
 
 First `--users` clients that ask again at once find the peak. Then requests arrive by chance (Poisson), so many times as
 fast. A client gives up after `--patience` seconds without its whole answer; goodput counts whole answers alone. A
-refused client does not come back here. Beside the load `/livez` is asked ten times a second. When the load has ended,
-one request a second tells how long until a first token is as quick as before.
+refused client does not come back here. Beside the load a prober asks `/livez`. When the load has ended, one request a
+second tells how long until a first token is as quick as before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import aiohttp
+
+from loadtest import probing
 
 WORDS = ["rice", "kimchi", "egg", "spinach", "carrot", "tofu", "seaweed", "sesame", "radish", "mushroom"]
 RECOVERED = 2.0
@@ -36,9 +38,10 @@ class Tally:
 
 
 class Clients:
-    """Clients of one server; `words` are of a prompt, `tokens` of an answer."""
+    """Clients of the server at `url`; `words` are of a prompt, `tokens` of an answer."""
 
-    def __init__(self, session: aiohttp.ClientSession, words: int, tokens: int, patience: float) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, words: int, tokens: int, patience: float) -> None:
+        self._url = url
         self._session = session
         self._words, self._tokens, self._patience = words, tokens, patience
         self._random = random.Random(7)
@@ -51,6 +54,7 @@ class Clients:
         try:
             async with asyncio.timeout(self._patience), self._session.post("/generate_stream", json=body) as response:
                 if response.status != 200:
+                    await response.read()
                     tally.waits += [float(response.headers["Retry-After"])] if response.status == 503 else []
                     tally.ends[f"status {response.status}"] += 1
                     return
@@ -82,24 +86,16 @@ class Clients:
         """Returns what clients get that arrive `rate` times a second, and how long after the last of them a first token
         is as quick as `calm` again."""
         tally, tasks, end = Tally(), set[asyncio.Task[None]](), time.monotonic() + seconds
-        alive = asyncio.create_task(self._alive(tally))
+        prober = await probing.begun(self._url, seconds)
         due = time.monotonic()
         while (due := due + self._random.expovariate(rate)) < end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             tasks.add(task := asyncio.create_task(self.ask(tally)))
             task.add_done_callback(tasks.discard)
-        alive.cancel()
         seconds = await self._calm_again(calm)
+        tally.livez = await probing.answered(prober)
         await asyncio.gather(*tasks)
         return tally, seconds
-
-    async def _alive(self, tally: Tally) -> None:
-        while True:
-            began = time.monotonic()
-            async with self._session.get("/livez") as response:
-                await response.read()
-            tally.livez.append(time.monotonic() - began)
-            await asyncio.sleep(0.1)
 
     async def _calm_again(self, calm: float) -> float:
         """Returns the seconds until a first token comes within RECOVERED times `calm`; 60 at most."""
@@ -120,7 +116,7 @@ def quantile(values: list[float], q: float) -> float:
 async def measure(args: argparse.Namespace) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(args.url, connector=connector) as session:
-        clients = Clients(session, args.words, args.tokens, args.patience)
+        clients = Clients(args.url, session, args.words, args.tokens, args.patience)
         calm = Tally()
         for _ in range(10):
             await clients.ask(calm)

@@ -30,6 +30,7 @@ from service.api.edge.bearers import Bearers
 from service.api.edge.cors import Cors
 from service.api.edge.door import Door
 from service.api.edge.draining import Drain
+from service.api.edge.early_answers import EarlyAnswers
 from service.api.edge.handlers import unknown_route
 from service.api.edge.layer import Edge
 from service.api.edge.stopping import Stopping, is_stopping
@@ -211,11 +212,10 @@ def create_app(
         lambda: described(keyed=bearers.are_needed),
         outages,
     )
-    (door or Door()).tell(metrics, bearers.wrong_keys)
     metrics.stores({name: each.is_failing for name, each in outages.items()})
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
-    _add_layers(app, settings, bearers, metrics, instances.id)
+    _add_layers(app, app.state.service, bearers, door or Door())
     metrics.serving(__version__)
     return app
 
@@ -232,6 +232,7 @@ def _answers(
         metrics,
         conversations,
         max_in_progress=settings.max_in_progress,
+        max_tokens_in_progress=settings.max_tokens_in_progress,
         max_queue_seconds=settings.max_queue_seconds,
         guard=guard,
         tasks=tasks,
@@ -280,8 +281,12 @@ def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
     app.router.routes.append(unknown_route())
 
 
-def _add_layers(app: FastAPI, settings: Settings, bearers: Bearers, metrics: Metrics, instance: str) -> None:
-    """Adds what lies around every route, the innermost first."""
+def _add_layers(app: FastAPI, service: Service, bearers: Bearers, door: Door) -> None:
+    """Adds what lies around every route, the innermost first, and tells the door what it answers by itself."""
+    settings, metrics, instance = service.settings, service.metrics, service.instances.id
+    caller = Auth(app, bearers=lambda: bearers, origins=settings.origins).caller
+    judge = EarlyAnswers(caller, service.answers, lambda: service.is_ready, instance)
+    door.tell(metrics, bearers.wrong_keys, judge)
     app.state.bearers = bearers
     app.add_middleware(
         Auth,

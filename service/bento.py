@@ -62,10 +62,10 @@ app = DeferredApp(build)
 class Dosirak:
     """Mounts the FastAPI app; readiness is the default model's. Two methods for BentoML's own clients call that app."""
 
-    def __is_ready__(self) -> bool:
+    async def __is_ready__(self) -> bool:
         return app.is_ready
 
-    def __is_alive__(self) -> bool:
+    async def __is_alive__(self) -> bool:
         return True
 
     @bentoml.api(route="/bento/generate", input_spec=GenerateInput)  # type: ignore[untyped-decorator]

@@ -138,6 +138,11 @@ class Settings(BaseSettings):
     max_in_progress: int = Field(
         default=512, ge=1, description="Most requests in progress, and as many that wait or are counted; more are 503."
     )
+    max_tokens_in_progress: int = Field(
+        default=1 << 20,
+        ge=1,
+        description="Most tokens of the prompts in progress; more are 503. Alone a prompt of any length is served.",
+    )
     max_queue_seconds: float = Field(
         default=5.0,
         gt=0,

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
+from service.api.edge.door import Door
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
@@ -310,6 +311,7 @@ async def serving(
     has_engine: bool = True,
     worker: str = WORKER,
     chat_template: str | None = None,
+    door: Door | None = None,
     **settings: Any,
 ) -> AsyncIterator[World]:
     """A `demo:1` that is served, with that chat template if one is given. `engine`: fields of ScriptedEngine;
@@ -344,7 +346,7 @@ async def serving(
         max_model_len=chosen.max_model_len,
     )
     jobs = Jobs(repository, worker=worker, tasks=tasks)
-    app = create_app(chosen, deployments, jobs, metrics, tasks)
+    app = create_app(chosen, deployments, jobs, metrics, tasks, door)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     hooks = {"response": [conforms]}
     async with httpx.AsyncClient(transport=transport, base_url=URL, event_hooks=hooks) as client:

@@ -172,6 +172,14 @@ class Deployments:
         """Returns the deployment for requests that name `reference`; None before it is loaded. Raises DosirakError."""
         return self._following.deployed(self._router.parse(reference))
 
+    def certain(self, reference: str | None) -> Deployment | None:
+        """Returns the deployment that answers whoever names `reference` now; None where that one must load first, or a
+        rollout may choose. Raises DosirakError."""
+        if self._stopping or self.rollouts.all():
+            return None
+        deployment = self.deployed(reference)
+        return deployment if deployment is not None and deployment.state is DeploymentState.READY else None
+
     async def ensure_loaded(self, reference: str | None) -> Deployment:
         """Returns the serving deployment of `reference`, and loads it first where it is not loaded; waits at most the
         load timeout.

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from service.engine.protocol.messages import EngineStats, FinishReason
@@ -23,14 +24,30 @@ NOT_LOADED: Final = "The version was still loading or draining after minutes: se
 MEASURED_ENDS: Final = 256
 MEASURED_SECONDS: Final = 60.0
 UNMEASURED_RETRY_SECONDS: Final = 5
-LONGEST_RETRY_SECONDS: Final = 120
+LONGEST_RETRY_SECONDS: Final = 60
+"""OpenAI's clients take a longer `Retry-After` for none, and are back within seconds."""
+CROWDED_SECONDS: Final = 1.0
 HEADROOM: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is counted, and the setting that raises its number."""
+
+    unit: str
+    setting: str
+    number: str
+
+
+PLACES: Final = Bound("places", "DOSIRAK_MAX_IN_PROGRESS", "in_progress")
+TOKENS: Final = Bound("prompt tokens", "DOSIRAK_MAX_TOKENS_IN_PROGRESS", "tokens_in_progress")
+
+
 class Admission:
-    """Admission bounds how many of a kind are in progress by a fixed number of places: sequences that wait or run, or
-    requests that wait for something else. A refusal's `retry_after` is the time until a tenth of them is free at the
-    present rate, so that clients that come back together find room."""
+    """Admission bounds how many of a kind are in progress by a fixed number of places: sequences that wait or run,
+    requests that wait for something else, or tokens of prompts. What is alone enters, whatever its size. A refusal's
+    `retry_after` is the time until a tenth of the places is free at the present rate, so that clients that come back
+    together find room."""
 
     def __init__(
         self,
@@ -38,16 +55,21 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         refused: Callable[[str], None] = lambda reason: None,
         longest_queue_seconds: float = math.inf,
+        bound: Bound = PLACES,
     ) -> None:
         """A request without a deadline that would wait for a free place of its engine's batch for more than
         `longest_queue_seconds` is refused. `refused` is called with the error's code for each refusal."""
         self.places = places
+        self._bound = bound
         self._longest_queue_seconds = longest_queue_seconds
         self._queues: dict[str, Counter[str]] = {}
+        self._lines: dict[tuple[str, str], float] = {}
+        """By engine and owner: when the last of those who were told to come back is due."""
+        self._crowded_until = -math.inf
         self._refused = refused
         self.in_progress = 0
         self._clock = clock
-        self._ends: deque[float] = deque(maxlen=MEASURED_ENDS)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=MEASURED_ENDS)
 
     @contextmanager
     def entered(self, count: int) -> Iterator[None]:
@@ -83,15 +105,41 @@ class Admission:
 
     def require(self, count: int) -> None:
         """Raises Overloaded where `count` places are not free now."""
-        if self.in_progress + count > self.places:
-            self._refused(Overloaded.code)
-            raise Overloaded(
-                f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
-                "send it again after Retry-After, or set DOSIRAK_MAX_IN_PROGRESS higher",
-                retry_after=self.retry_after(count),
-                in_progress=self.in_progress,
-                max_in_progress=self.places,
-            )
+        self._raise(self._too_many(count))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Returns whether a request was refused a moment ago, so that it is worth to look closely at the next one."""
+        return self._clock() < self._crowded_until
+
+    def refusal(self, engine: str, owner: str, stats: EngineStats) -> Overloaded | None:
+        """Returns what every request of `owner` without a deadline would be refused with, and counts it; None where
+        some could enter. The arguments are those of `queued`."""
+        refusal = self._too_many(1) or self._too_long(engine, owner, 1, stats)
+        if refusal is not None:
+            self._count(refusal)
+        return refusal
+
+    def _too_many(self, count: int) -> Overloaded | None:
+        if not self.in_progress or self.in_progress + count <= self.places:
+            return None
+        bound = self._bound
+        numbers: dict[str, Any] = {bound.number: self.in_progress, f"max_{bound.number}": self.places}
+        return Overloaded(
+            f"{self.in_progress} of {self.places} {bound.unit} are taken and this request needs {count}: "
+            f"send it again after Retry-After, or set {bound.setting} higher",
+            retry_after=self.retry_after(count),
+            **numbers,
+        )
+
+    def _raise(self, refusal: Overloaded | None) -> None:
+        if refusal is not None:
+            self._count(refusal)
+            raise refusal
+
+    def _count(self, refusal: Overloaded) -> None:
+        self._crowded_until = self._clock() + CROWDED_SECONDS
+        self._refused(refusal.code)
 
     def refuse_more_than_all(self, count: int) -> None:
         """Raises InvalidRequest for a request that never finds its `count` places."""
@@ -112,7 +160,7 @@ class Admission:
         backlog_seconds = stats.backlog_seconds * _share(owners, request.owner, count)
         refuse_late(request, backlog_seconds, stats.cost_error, self._clock())
         if request.deadline is None:
-            self._refuse_long(owners, request.owner, count, stats)
+            self._raise(self._too_long(engine, request.owner, count, stats))
         owners[request.owner] += count
         self._queues[engine] = owners
         try:
@@ -124,32 +172,44 @@ class Admission:
             if not owners:
                 del self._queues[engine]
 
-    def _refuse_long(self, owners: Counter[str], owner: str, count: int, stats: EngineStats) -> None:
-        """Raises Overloaded. An owner waits for the others' sequences only as far as they take turns with its own."""
+    def _too_long(self, engine: str, owner: str, count: int, stats: EngineStats) -> Overloaded | None:
+        """An owner waits for the others' sequences only as far as they take turns with its own."""
+        owners = self._queues.get(engine, _NOBODY)
         unseated = max(0, owners.total() + count - stats.seats)
         seconds = unseated * stats.seat_seconds * _share(owners, owner, count)
-        if seconds > self._longest_queue_seconds:
-            self._refused(Overloaded.code)
-            raise Overloaded(
-                f"The batch is full, and this request would wait about {seconds:.0f} s for a place in it: send it "
-                "again after Retry-After, or send `deadline_ms` to wait for longer",
-                retry_after=math.ceil(min(LONGEST_RETRY_SECONDS, seconds)),
-                queue_seconds=round(seconds, 1),
-                max_queue_seconds=self._longest_queue_seconds,
-            )
+        if seconds <= self._longest_queue_seconds:
+            return None
+        turn = stats.seat_seconds * (len(owners) + (owner not in owners))
+        return Overloaded(
+            f"The batch is full, and this request would wait about {seconds:.0f} s for a place in it: send it "
+            "again after Retry-After, or send `deadline_ms` to wait for longer",
+            retry_after=self._due((engine, owner), seconds - self._longest_queue_seconds, count * turn),
+            queue_seconds=round(seconds, 1),
+            max_queue_seconds=self._longest_queue_seconds,
+        )
+
+    def _due(self, line: tuple[str, str], room: float, turn: float) -> float:
+        """Returns the seconds after which a refused request finds a place, where the queue has room in `room` seconds:
+        a `turn` behind the one that was refused before it, so that not all come back at once."""
+        now = self._clock()
+        if line not in self._lines:
+            self._lines = {each: due for each, due in self._lines.items() if due > now}
+        due = min(max(now + room, self._lines.get(line, now)) + turn, now + LONGEST_RETRY_SECONDS)
+        self._lines[line] = due
+        return due - now
 
     def leave(self, count: int) -> None:
         self.in_progress -= count
-        self._ends.extend([self._clock()] * count)
+        self._ends.append((self._clock(), count))
 
     def retry_after(self, count: int) -> int:
-        """Returns the whole seconds until `count` places and the headroom are free, at the rate at which sequences
-        ended in the last minute."""
+        """Returns the whole seconds until `count` places and the headroom are free, at the rate at which they were
+        given back in the last minute."""
         now = self._clock()
-        recent = [end for end in self._ends if now - end <= MEASURED_SECONDS]
-        if len(recent) < 2 or now <= recent[0]:
+        recent = [end for end in self._ends if now - end[0] <= MEASURED_SECONDS]
+        if len(recent) < 2 or now <= recent[0][0]:
             return UNMEASURED_RETRY_SECONDS
-        rate = len(recent) / (now - recent[0])
+        rate = sum(freed for _, freed in recent) / (now - recent[0][0])
         needed = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
         return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(needed / rate)))
 
@@ -163,6 +223,9 @@ def refusals(observe: Callable[[str], None]) -> Iterator[None]:
     except (DeadlineExceeded, Unavailable) as error:
         observe(error.code)
         raise
+
+
+_NOBODY: Final[Counter[str]] = Counter()
 
 
 def _share(owners: Counter[str], owner: str, count: int) -> float:

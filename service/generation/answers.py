@@ -23,7 +23,7 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.protocol.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, UnsupportedField
-from service.generation.admission import Admission, in_time, refusals, refuse_failed_end
+from service.generation.admission import TOKENS, Admission, in_time, refusals, refuse_failed_end
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
@@ -58,10 +58,10 @@ Record = Callable[[Delta], Done]
 
 
 class Answers:
-    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run, and `max_queue_seconds`
-    how long they wait for a place in a full batch; as many requests more may wait for an answer or a load (`waiting`),
-    and as many be counted or previewed (`reading`). `guard` filters text. With `own_sampling` a version's own values
-    stand where a request leaves parameters open."""
+    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run, `max_tokens_in_progress`
+    the tokens of their prompts, and `max_queue_seconds` how long they wait for a place in a full batch; as many
+    requests more may wait for an answer or a load (`waiting`), and as many be counted or previewed (`reading`). `guard`
+    filters text. With `own_sampling` a version's own values stand where a request leaves parameters open."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class Answers:
         conversations: Conversations,
         *,
         max_in_progress: int,
+        max_tokens_in_progress: int,
         max_queue_seconds: float,
         guard: Guard | None = None,
         tasks: BackgroundTasks | None = None,
@@ -81,6 +82,7 @@ class Answers:
         self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress, refused=metrics.rejected, longest_queue_seconds=max_queue_seconds)
+        self.tokens = Admission(max_tokens_in_progress, refused=metrics.rejected, bound=TOKENS)
         self.waiting = Admission(max_in_progress, refused=metrics.rejected)
         self.reading = Admission(max_in_progress, refused=metrics.rejected)
         self._readers = asyncio.Semaphore(MOST_READERS)
@@ -191,6 +193,13 @@ class Answers:
         """Takes places of running sequences. Background work takes none: it waits behind every client."""
         return nullcontext() if request.is_background else self.admission.entered(count)
 
+    def _prompts(self, answers: Sequence[Answer], count: int) -> AbstractContextManager[None]:
+        """Takes the tokens of the `count` longest prompts, or of one prompt `count` times."""
+        if answers[0].request.is_background:
+            return nullcontext()
+        lengths = sorted(len(each.prompt.token_ids) for each in answers)
+        return self.tokens.entered(lengths[0] * count if len(lengths) == 1 else sum(lengths[-count:]))
+
     async def _begun(
         self,
         requests: Sequence[GenerationRequest],
@@ -223,6 +232,7 @@ class Answers:
                     raise
                 if len(requests) > 1:
                     await asyncio.sleep(0)  # tokenizing thousands of texts must not hold the event loop
+        held.enter_context(self._prompts(answers, count))
         for answer in answers:
             opening.begin(answer)
         return answers

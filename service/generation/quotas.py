@@ -74,20 +74,9 @@ class Quotas:
     def enter(self, owner: str, limits: KeyLimits) -> Callable[[], None]:
         """Counts a request, and returns what is called at its end. Raises RateLimited, with a `retry_after` after which
         the request passes if the owner sends no other, and then counts nothing."""
-        used, now = self._used.setdefault(owner, _Used()), self._clock()
-        waits = {
-            "requests_per_minute": used.requests.wait(now, limits.requests_per_minute),
-            "tokens_per_minute": used.tokens.wait(now, limits.tokens_per_minute),
-            "concurrent": _until_fewer(used, now, limits.concurrent),
-        }
-        name = max(waits, key=lambda each: waits[each])
-        if waits[name]:
-            most = getattr(limits, name)
-            raise RateLimited(
-                f"This key has used its `{name}` of {most}: send the request again after Retry-After",
-                retry_after=waits[name],
-                **{name: most},
-            )
+        if (refusal := self.refusal(owner, limits)) is not None:
+            raise refusal
+        used, now = self._used[owner], self._clock()
         used.requests.add(now, 1)
         used.begun.append(now)
 
@@ -96,6 +85,24 @@ class Quotas:
             used.seconds += _SHARE_OF_LAST * (self._clock() - now - used.seconds)
 
         return leave
+
+    def refusal(self, owner: str, limits: KeyLimits) -> RateLimited | None:
+        """Returns what `enter` would raise."""
+        used, now = self._used.setdefault(owner, _Used()), self._clock()
+        waits = {
+            "requests_per_minute": used.requests.wait(now, limits.requests_per_minute),
+            "tokens_per_minute": used.tokens.wait(now, limits.tokens_per_minute),
+            "concurrent": _until_fewer(used, now, limits.concurrent),
+        }
+        name = max(waits, key=lambda each: waits[each])
+        if not waits[name]:
+            return None
+        most = getattr(limits, name)
+        return RateLimited(
+            f"This key has used its `{name}` of {most}: send the request again after Retry-After",
+            retry_after=waits[name],
+            **{name: most},
+        )
 
     def spend(self, owner: str, tokens: int) -> None:
         """Counts the tokens of an answer that has ended, the prompt's too."""

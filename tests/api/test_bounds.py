@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from statistics import median
 
 import pytest
 
+from service.api.http.errors import headers_of
 from service.context.sources import Text
 from service.engine.protocol.messages import EngineStats, FinishReason
 from service.errors import DeadlineExceeded, Overloaded
@@ -48,6 +52,24 @@ async def test_every_sequence_takes_a_place(serve: Serve) -> None:
         assert len(vectors.json()["data"]) == 8
 
 
+async def test_the_tokens_of_prompts_are_bounded(serve: Serve) -> None:
+    """Alone a prompt of any length is served."""
+    async with serve(engine={"hold": (hold := asyncio.Event())}, max_tokens_in_progress=10) as world:
+        long = asyncio.create_task(world.client.post("/generate", json={"input_ids": [7] * 12}))
+        await until(lambda: len(world.engine.alive) == 1)
+        response = await world.client.post("/generate", json={"input_ids": [7]})
+        body = error(response, 503, "overloaded")
+        assert (body["tokens_in_progress"], body["max_tokens_in_progress"]) == (12, 10)
+        assert "DOSIRAK_MAX_TOKENS_IN_PROGRESS" in body["error"] and int(response.headers["retry-after"]) >= 1
+        hold.set()
+        assert (await long).status_code == 200
+        twice = {"input_ids": [7] * 5, "parameters": {"n": 2}}
+        assert (await world.client.post("/generate", json=twice)).status_code == 200
+        vectors = {"model": "demo", "input": [[7] * 5] * 3}
+        assert (await world.client.post("/v1/embeddings", json=vectors)).status_code == 200
+        assert world.app.state.service.answers.tokens.in_progress == 0
+
+
 async def test_a_full_batch_takes_no_more_than_it_gets_to_soon(serve: Serve) -> None:
     """Four places, and one becomes free each 3 s: who would wait for longer than 5 s comes back later, or says that it
     has time."""
@@ -57,7 +79,7 @@ async def test_a_full_batch_takes_no_more_than_it_gets_to_soon(serve: Serve) -> 
         await until(lambda: len(world.engine.alive) == 5)
         response = await world.client.post("/generate", json={"inputs": "x"})
         body = error(response, 503, "overloaded")
-        assert (body["queue_seconds"], body["max_queue_seconds"], response.headers["retry-after"]) == (6.0, 5.0, "6")
+        assert (body["queue_seconds"], body["max_queue_seconds"], response.headers["retry-after"]) == (6.0, 5.0, "4")
         patient = asyncio.create_task(world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000}))
         await until(lambda: len(world.engine.alive) == 6)
         hold.set()
@@ -97,6 +119,59 @@ async def test_a_timeout_of_the_work_is_no_deadline(serve: Serve, monkeypatch: p
     monkeypatch.setattr("service.generation.answers.build", slow)
     async with serve() as world:
         error(await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000}), 500, "internal")
+
+
+class Line:
+    """Four places, of which one becomes free each quarter of a second, and clients who come back as they were told."""
+
+    def __init__(self, *arrivals: float) -> None:
+        self.idle = 0
+        self.waited: list[float] = []
+        """Of each who was refused at first: the seconds until it entered, as a multiple of those that it was told."""
+        self._stats = EngineStats(seats=4, seat_seconds=0.25)
+        self._clock = FakeClock()
+        self._admission = Admission(10_000, self._clock, longest_queue_seconds=5)
+        self._held = deque[ExitStack]()
+        events = [(moment, 1, moment, 0) for moment in arrivals]
+        heapify(events)
+        heappush(events, (0.25, 0, 0.0, 0))
+        while any(is_client for _, is_client, *_ in events):
+            self._clock.now, is_client, first, told = heappop(events)
+            wait = self._ask() if is_client else self._end()
+            if wait:
+                heappush(events, (self._clock.now + wait, is_client, first, told or int(wait)))
+            elif told:
+                self.waited.append((self._clock.now - first) / told)
+
+    def _end(self) -> float:
+        if self._held:
+            self._held.popleft().close()
+        else:
+            self.idle += 1
+        return 0.25
+
+    def _ask(self) -> float:
+        held = ExitStack()
+        try:
+            held.enter_context(self._admission.queued("e", GenerationRequest("r", Text("x")), 1, self._stats))
+        except Overloaded as refused:
+            return float(headers_of(refused)["Retry-After"])
+        self._held.append(held)
+        return 0
+
+
+@pytest.mark.parametrize("crowd", [30, 100, 240])
+def test_who_comes_back_as_told_finds_a_place_and_no_place_is_left_empty(crowd: int) -> None:
+    line = Line(*[0.0] * crowd)
+    assert len(line.waited) == crowd - 24, "four run, and twenty wait for 5 s at most"
+    assert max(line.waited) <= 2
+    assert line.idle == 0
+
+
+def test_who_comes_back_into_a_load_that_goes_on_mostly_finds_a_place_in_time() -> None:
+    line = Line(*(number / 8 for number in range(240)))
+    assert median(line.waited) <= 2
+    assert line.idle == 0
 
 
 def test_retry_after_follows_the_measured_rate() -> None:

@@ -25,10 +25,11 @@ from service.api.tgi.schemas import GenerateBody
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import yaml
+import inspect, yaml
 from service.bento import Dosirak
 print(yaml.safe_dump(Dosirak.config, default_flow_style=True, width=1000).strip())
 print([method.route for method in Dosirak.apis.values()])
+print([inspect.iscoroutinefunction(each) for each in (Dosirak.inner.__is_alive__, Dosirak.inner.__is_ready__)])
 """
 INSIDE = re.compile(r"^\s*(?:from|import) (?:_bentoml_|bentoml\._internal|bentoml_cli)", re.MULTILINE)
 
@@ -45,9 +46,10 @@ def test_the_configuration_is_plain_and_the_routes_are_bentomls_own(tmp_path: Pa
     shown = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    configuration, routes = shown.stdout.strip().splitlines()[-2:]
+    configuration, routes, are_coroutines = shown.stdout.strip().splitlines()[-3:]
     assert "traffic: {timeout: 1800}" in configuration
     assert sorted(json.loads(routes.replace("'", '"'))) == ["/bento/chat", "/bento/generate"]
+    assert are_coroutines == "[True, True]", "else BentoML asks them in a thread, and a busy server's probes are late"
 
 
 def test_nothing_inside_bentoml_is_leaned_on() -> None:

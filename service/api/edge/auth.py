@@ -59,7 +59,7 @@ class Auth:
             await self._app(scope, receive, send)
             return
         try:
-            caller = self._caller(scope)
+            caller = self.caller(scope)
         except DosirakError as error:
             await self._refuse(self._judged(error, scope), scope, receive, send)
         else:
@@ -75,7 +75,7 @@ class Auth:
         is_wrong_key = isinstance(error, Unauthorized) and any(map(Headers(scope=scope).get, KEY_HEADERS))
         return self._bearers().wrong_keys.count(scope) or error if is_wrong_key else error
 
-    def _caller(self, scope: Scope) -> Caller:
+    def caller(self, scope: Scope) -> Caller:
         """Returns the caller. Raises Unauthorized, or Forbidden where no key is set that would tell callers apart."""
         if scope["path"] in OPEN_PATHS:
             return ANONYMOUS

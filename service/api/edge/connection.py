@@ -23,7 +23,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.api.edge.connections import Connections, Standing, peer_of
-from service.api.edge.framing import answer_of, require_one_reading, without_upgrade
+from service.api.edge.framing import last_answer, require_one_reading, without_upgrade
 from service.errors import DosirakError, HeadersTooLarge, MalformedRequest, Overloaded, RequestTimeout
 
 LEAST_BYTES: Final = 16 << 10
@@ -81,7 +81,7 @@ class Connection(HttpToolsProtocol):
         self.peer = peer_of(self.client[0]) if self.client else ""
         if not self._connections.admit(self):
             self.transport.write(
-                answer_of(Overloaded("Every connection of this server is in use: try again in a moment"))
+                last_answer(Overloaded("Every connection of this server is in use: try again in a moment"))
             )
             self._close("full")
             return
@@ -250,7 +250,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: DosirakError, reason: str) -> None:
         """Answers, where the answer is this request's, and ends the connection."""
         if self._may_answer():
-            self.transport.write(answer_of(error))
+            self.transport.write(last_answer(error))
         self._close(reason, lingers=not isinstance(error, RequestTimeout))
 
     def _close(self, reason: str, lingers: bool = False) -> None:

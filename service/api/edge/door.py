@@ -1,4 +1,5 @@
-"""The door is what every request passes before the app, in one process: its connections.
+"""The door is what every request passes before the app, in one process: its connections, and the judge of who would be
+refused.
 
 BentoML makes uvicorn's configuration itself, without a choice of protocol. So the door is there before the app is.
 """
@@ -14,11 +15,14 @@ from service.api.edge.wrong_keys import WrongKeys
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from service.api.edge.judged_connection import Judge
     from service.observability.metrics import Metrics
 
 
 class Door:
     """Without `connections` another program holds them."""
+
+    judge: Judge | None = None
 
     def __init__(self, connections: Connections | None = None) -> None:
         self.connections = connections
@@ -30,14 +34,16 @@ class Door:
         config = sys.modules.get("uvicorn.config")
         if config is None:
             return Door()
-        from service.api.edge.connection import Connection
+        from service.api.edge.judged_connection import JudgedConnection
 
         connections = Connections(Limits.of(settings).that_files_allow())
-        config.HTTP_PROTOCOLS["auto"] = partial(Connection, connections)
-        return Door(connections)
+        door = Door(connections)
+        config.HTTP_PROTOCOLS["auto"] = partial(JudgedConnection, connections, door)
+        return door
 
-    def tell(self, metrics: Metrics, wrong_keys: WrongKeys) -> None:
-        """Has what happens here, and to keys, counted from now on."""
+    def tell(self, metrics: Metrics, wrong_keys: WrongKeys, judge: Judge | None = None) -> None:
+        """Has what happens here, and to keys, counted from now on, and asks `judge`."""
+        self.judge = judge
         wrong_keys.on_wrong = metrics.wrong_key
         if self.connections is not None:
             self.connections.on_closed = metrics.connection_closed

@@ -4,6 +4,7 @@ before any app is asked."""
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -32,10 +33,15 @@ def without_upgrade(name: bytes, value: bytes) -> bytes:
     return b",".join(each for each in value.split(b",") if each.strip().lower() != b"upgrade")
 
 
-def answer_of(error: DosirakError) -> bytes:
-    """Returns a whole response. Its path may not be known, so it is in the native dialect."""
+def last_answer(error: DosirakError) -> bytes:
+    """Returns a whole response that ends the connection. Its path may not be known, so it is in the native dialect."""
     request_id = uuid.uuid4().hex
-    response = response_of(error, request_id, ErrorDialect.NATIVE, {"X-Request-Id": request_id, "Connection": "close"})
+    return answer_of(error, request_id, ErrorDialect.NATIVE, {"X-Request-Id": request_id, "Connection": "close"})
+
+
+def answer_of(error: DosirakError, request_id: str, dialect: ErrorDialect, headers: Mapping[str, str]) -> bytes:
+    """Returns a whole response."""
+    response = response_of(error, request_id, dialect, headers)
     lines = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
     status = HTTPStatus(response.status_code)
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, status.phrase.encode(), b"".join(lines), response.body)

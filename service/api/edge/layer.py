@@ -80,7 +80,7 @@ class _Exchange:
         self._is_gone = False
         self._fields: dict[str, Any] = {}
         self._state = scope.setdefault("state", {})
-        self._state["request_id"] = _request_id(scope)
+        self._state["request_id"] = request_id_of(scope)
         self._state["arrival"] = self._started
         self._state["log"] = self._fields
         self._state["is_head"] = self._is_head
@@ -102,11 +102,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self._state["request_id"]
-            headers["X-Instance"] = self._instance
-            headers["X-Content-Type-Options"] = "nosniff"
-            if dialect_of(self._scope) is ErrorDialect.ANTHROPIC:
-                headers["request-id"] = self._state["request_id"]
+            headers.update(headers_of_answer(self._scope, self._state["request_id"], self._instance))
             if "ignored_fields" in self._state:
                 headers[IGNORED_HEADER] = self._state["ignored_fields"]
         elif self._is_head:
@@ -165,7 +161,13 @@ class _Exchange:
         return recorded or (parent.trace_id if parent else None)
 
 
-def _request_id(scope: Scope) -> str:
+def headers_of_answer(scope: Scope, request_id: str, instance: str) -> dict[str, str]:
+    """Returns the headers that every answer of the server `instance` has."""
+    headers = {"X-Request-Id": request_id, "X-Instance": instance, "X-Content-Type-Options": "nosniff"}
+    return {**headers, "request-id": request_id} if dialect_of(scope) is ErrorDialect.ANTHROPIC else headers
+
+
+def request_id_of(scope: Scope) -> str:
     """Returns the client's own id where it is safe to repeat in headers and logs, else a new one."""
     sent = Headers(scope=scope).get("x-request-id", "")
     return sent if REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
