@@ -25,6 +25,7 @@ from models.repository.repository import Repository
 from models.repository.store.contents import SharedContents
 from service.api.deps import Service
 from service.api.edge import handlers
+from service.api.edge.audited import Audited
 from service.api.edge.auth import Auth
 from service.api.edge.bearers import Bearers
 from service.api.edge.cors import Cors
@@ -51,6 +52,7 @@ from service.engine.client.process import WORKER, Started
 from service.engine.client.replicas import Replicas
 from service.engine.kinds.kinds import vllm_python
 from service.evaluation.jobs.idle_reports import IdleReports
+from service.evaluation.jobs.job import Job
 from service.evaluation.jobs.jobs import Jobs
 from service.generation.answers import Answers
 from service.generation.batches.pacing import load_of
@@ -66,6 +68,7 @@ from service.observability.metrics import Metrics
 from service.observability.profiles.profiles import Profiles
 from service.observability.tracing import Tracer
 from service.settings import Settings, engine_environment
+from service.storage.audit.writing import WRITE_AUDIT, Audit
 from service.storage.files.contents import Contents
 from service.storage.files.files import EXPIRE_FILES, Files
 from service.storage.keys import Keys
@@ -77,6 +80,7 @@ from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
+    from service.storage.audit.trail import Trail
     from service.storage.sessions import SessionStore
 
 WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
@@ -195,6 +199,8 @@ def create_app(
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
     made, instances = Profiles(deployments, tasks), Instances(deployments)
+    audit = Audit(partial(_trail, answers.conversations), instances.id, metrics.audit)
+    jobs.on_end = partial(_tell_job, audit)
     app.state.service = Service(
         settings,
         deployments,
@@ -209,10 +215,12 @@ def create_app(
         instances,
         __version__,
         keys,
+        audit,
         lambda: described(keyed=bearers.are_needed),
         outages,
     )
     metrics.stores({name: each.is_failing for name, each in outages.items()})
+    bearers.wrong_keys.on_peer = audit.wrong_key
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
     _add_layers(app, app.state.service, bearers, door or Door())
@@ -288,6 +296,7 @@ def _add_layers(app: FastAPI, service: Service, bearers: Bearers, door: Door) ->
     judge = EarlyAnswers(caller, service.answers, lambda: service.is_ready, instance)
     door.tell(metrics, bearers.wrong_keys, judge)
     app.state.bearers = bearers
+    app.add_middleware(Audited, audit=app.state.service.audit, keys=app.state.service.keys)
     app.add_middleware(
         Auth,
         bearers=lambda: bearers,
@@ -314,6 +323,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
+    tasks.keep(WRITE_AUDIT, app.state.service.audit.follow)
     if deployments.repository.mirror is not None:
         follower = StoreFollower(deployments.repository)
         tasks.keep(REFRESH_STORE, follower.refresh)
@@ -326,6 +336,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await tasks.stop()
         await deployments.stop()
+        await app.state.service.audit.close()
         await conversations.stop()
         await app.state.service.answers.grammars.close()
         await tasks.stop()  # the tasks that the last answers began
@@ -358,6 +369,14 @@ async def _open_sessions(settings: Settings, metrics: Metrics, outages: Outages)
         settings.sessions_max_metadata_bytes,
     )
     return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store, outages=outages)
+
+
+async def _trail(conversations: Conversations) -> Trail:
+    return (await conversations.store()).audit
+
+
+async def _tell_job(audit: Audit, job: Job) -> None:
+    await audit.job_ended(job.kind, job.state, job.id, job.result or {}, job.arguments.get("author", ""))
 
 
 def _preparation(

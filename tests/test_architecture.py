@@ -216,6 +216,7 @@ SESSION_STATEMENTS = (
     "service.storage.database.migrating",
     "service.storage.database.database",
     "service.storage.records",  # of instances: no owner's content
+    "service.storage.audit",  # of operators: no owner's content
 )
 
 

@@ -50,6 +50,13 @@ export type ArgumentsDone = { "sequence_number": number; "item_id": string; "out
 /** `content` is null where the answer is calls only. `reasoning_content` is what the model wrote for itself. */
 export type AssistantMessage = { "role": "assistant"; "content": (string | null); "refusal": null; "reasoning_content"?: (string | null); "tool_calls"?: ((CalledTool)[] | null) };
 
+/** Newest first. */
+export type AuditPage = { "data": (AuditRow)[]; "next_cursor": (string | null) };
+
+/** `previous` is the hash of the row before, `hash` that of this row. `owner` is a key's id, `name` the key's; of
+what was refused one row tells `detail.times` of a minute. What is `begun` ends in another row, or as a job. */
+export type AuditRow = { "number": number; "at": string; "action": string; "outcome": "begun" | "done" | "refused" | "failed"; "subject": string; "owner": string; "name": string; "peer": string; "instance": string; "request_id": string; "detail": Record<string, unknown>; "previous": string; "hash": string };
+
 /** A batch: a file of requests for one endpoint, answered within a day. */
 export type BatchBody = { "input_file_id": string; "endpoint": string; "completion_window": "24h"; "metadata"?: (Record<string, string> | null); "output_expires_after"?: (ExpiresAfter | null) };
 
@@ -974,6 +981,7 @@ export interface Operations {
   "GET /readyz": { body: never; answer: Status };
   "POST /tokenize": { body: TokenizeBody; answer: ((TextToken)[] | TokenizeCount) };
   "GET /tokenizer_info": { body: never; answer: TokenizerInfo };
+  "GET /v1/audit": { body: never; answer: AuditPage };
   "GET /v1/batches": { body: never; answer: BatchPage };
   "POST /v1/batches": { body: BatchBody; answer: BatchShown };
   "GET /v1/batches/{batch_id}": { body: never; answer: BatchShown };

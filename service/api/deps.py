@@ -18,6 +18,7 @@ from service.observability.live.feed import Feed
 from service.observability.metrics import Inventory, Metrics
 from service.observability.profiles.profiles import Profiles
 from service.settings import Settings
+from service.storage.audit.writing import Audit
 from service.storage.files.files import Files
 from service.storage.keys import Keys
 from service.storage.outages import Outages
@@ -40,6 +41,7 @@ class Service:
     version: str
     """The version of this software."""
     keys: Keys
+    audit: Audit
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
     outages: Mapping[str, Outages]

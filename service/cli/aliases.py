@@ -15,6 +15,7 @@ from models.errors import InvalidReference
 from models.manifest import DEFAULT_ALIAS
 from models.repository import rollouts
 from models.repository.rollouts import Rollout, RolloutLimits
+from service.cli.audit import tell
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Name, Reason, Version, answer, console, print_json, repository, who
 
@@ -70,6 +71,7 @@ def history(
 
 
 def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
+    tell(f"aliases.{entry['action']}", f"{name}@{entry['alias']}", version=entry["version"])
     if json:
         print_json({"model": name, **entry})
         return
@@ -97,10 +99,13 @@ def rollout(
     if candidate is not None:
         planned = Rollout(name, alias, "", candidate, weight, sticky, shadow, RolloutLimits(), "")
         rollouts.put(store, planned, settings_or_exit(console).gate(alias))
+        tell("rollouts.put", f"{name}@{alias}", candidate=candidate, weight=weight, shadow=shadow)
     elif promote:
         rollouts.promote(store, name, alias, reason or "the rollout went well", who())
+        tell("rollouts.promote", f"{name}@{alias}")
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
+        tell("rollouts.abort", f"{name}@{alias}")
     past = rollouts.history(store, name, alias)
     table = Table("candidate", "weight", "state", "began", "ended", "reason")
     for each in past:

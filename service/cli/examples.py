@@ -86,6 +86,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "store bind": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store bind",),
     "store verify": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store verify",),
     "store status": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store status --json",),
+    "audit verify": (
+        "dosirak audit verify",
+        "dosirak audit verify --log server.log",
+        "dosirak audit verify --anchor 41:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    ),
+    "audit export": ("dosirak audit export",),
+    "audit cut": ("dosirak audit cut --older-than-days 400",),
     "node": (
         "dosirak node --rank 1 --head 10.1.0.5",
         "DOSIRAK_TRUSTED_NETWORK=10.1.0.0/16 dosirak node --rank 2 --head head.example.org",

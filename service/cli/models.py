@@ -21,6 +21,7 @@ from models.repository.report import Report
 from models.repository.repository import Repository
 from service.cli import needs
 from service.cli.aliases import history, promote, rollback, rollout
+from service.cli.audit import tell
 from service.cli.reports import aliases_of, facts_of, print_reports, shown_state
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import (
@@ -85,7 +86,7 @@ def import_model(
             adapter_of,
             try_chats,
         )
-    _published(store, manifest, evaluate, json)
+    _published(store, manifest, "import", evaluate, json)
 
 
 @app.command()
@@ -104,10 +105,11 @@ def quantize(
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
         manifest = convert(store, parent, precision, None, who(), progress, calibration, group_size)
-    _published(store, manifest, evaluate, json)
+    _published(store, manifest, "quantize", evaluate, json)
 
 
-def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
+def _published(store: Repository, manifest: Manifest, how: str, evaluate: str, json: bool) -> None:
+    tell(f"versions.{how}", manifest.reference, digest=manifest.short_digest)
     report = None if evaluate == "none" else _measured(store, manifest, evaluate, None, json)
     if json:
         print_json(facts_of(store, manifest))
@@ -259,6 +261,7 @@ def delete(
     if target.version is None:
         raise InvalidReference(f"{reference} is no exact version; name one, as in {target.name}:1")
     repository().delete(target.name, target.version, reason, who())
+    tell("versions.delete", reference)
     answer(json, {"deleted": reference}, f"deleted {reference}")
 
 
@@ -273,6 +276,7 @@ def gc(
     from models.imports.upkeep import collect
 
     collected = collect(repository(), keep, "gc", who())
+    tell("versions.delete", *collected.versions)
     answer(
         json,
         asdict(collected),

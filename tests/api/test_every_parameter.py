@@ -52,6 +52,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             body = {"session_id": session, "messages": TALK[:1], "model": model}
             await made.post("/v1/feedback", {"id": (await made.post("/generate", body))["id"], "rating": 1})
         for _ in range(2):
+            await made.filled("<key>")
             file = await made.filled("<file>")
             batch = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
             await made.post("/v1/batches", batch)

@@ -76,7 +76,7 @@ CENSUS: Final = {
     "metrics": """
         GET /metrics""",
     "admin": """
-        GET POST /v1/keys | DELETE GET PATCH /v1/keys/{} | POST /v1/keys/{}/rotate
+        GET POST /v1/keys | DELETE GET PATCH /v1/keys/{} | POST /v1/keys/{}/rotate | GET /v1/audit
         GET POST /v1/profiles | GET /v1/profiles/compare | GET /v1/profiles/{} | GET /v1/profiles/{}/trace""",
 }
 """Routes by whose they are; `admin` has every scope."""

@@ -87,7 +87,7 @@ OPERATIONS: Final = {
         "/v1/batches",
         {"input_file_id": "{file}", "endpoint": "/v1/completions", "completion_window": "24h"},
     ),
-    "new key": Operation(DISK, "POST", "/v1/keys", {"name": "shop" * 10, "scopes": ["generate"]}),
+    "new key": Operation(FILE, "POST", "/v1/keys", {"name": "shop" * 10, "scopes": ["generate"]}),
     "import": Operation(DISK, "POST", f"{MODEL}/versions", {"source": "/nonexistent", "evaluate": "none"}),
     "evaluation": Operation(DISK, "POST", f"{MODEL}/versions/1/evaluate", {}),
     "parsers": Operation(DISK, "PATCH", f"{MODEL}/versions/1", {"tool_parser": "hermes"}),

@@ -27,10 +27,12 @@ MOST_PEERS: Final = 4096
 
 
 class WrongKeys:
-    """A leaky bucket a peer, of one number: when it will be empty. `on_wrong` gets the status of each answer."""
+    """A leaky bucket a peer, of one number: when it will be empty. `on_wrong` gets the status of each answer,
+    `on_peer` the peer as well."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.on_wrong: Callable[[int], None] = lambda status: None
+        self.on_peer: Callable[[int, str], None] = lambda status, peer: None
         self._clock = clock
         self._empty_at: dict[str, float] = {}
         self._log = Seldom("wrong_keys")
@@ -44,6 +46,7 @@ class WrongKeys:
             del self._empty_at[next(iter(self._empty_at))]
         is_free = level <= ALMOST_FULL + EVERY_SECONDS
         self.on_wrong(401 if is_free else 429)
+        self.on_peer(401 if is_free else 429, peer)
         self._log.warn("wrong_key", peer=peer)
         if is_free:
             return None

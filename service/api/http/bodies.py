@@ -18,6 +18,7 @@ from urllib.parse import quote
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
+from service.api.http.audit_notes import note_fields
 from service.api.http.errors import field_name, is_hidden, refusal_of
 from service.api.http.headers import note_body
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
@@ -83,9 +84,10 @@ def json_body(model: type[M], any_type: bool = False) -> Any:
 
     async def read(request: Request) -> M:
         body = await read_object(request, may_be_empty, any_type)
-        if request.app.state.service.settings.unknown_fields == "ignore":
-            return without_unknown(request, model, body)
-        return validated(model, body)
+        ignores = request.app.state.service.settings.unknown_fields == "ignore"
+        parsed = without_unknown(request, model, body) if ignores else validated(model, body)
+        note_fields(request, parsed)
+        return parsed
 
     read.__name__ = f"read_{model.__name__}"
     read.model = model  # type: ignore[attr-defined]

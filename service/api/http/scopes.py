@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import Depends, Request
 
+from service.api.http import audit_notes
 from service.errors import Forbidden
 
 ADMIN: Final = "admin"
@@ -24,7 +25,7 @@ _OPEN: Final = re.compile(r"/(livez|readyz|ui(/.*)?)")
 _NEEDED: Final[tuple[tuple[str, str, str], ...]] = (
     (r"GET", r"/metrics", METRICS),
     (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
-    (r".*", r"/v1/(profiles|keys)(/.*)?", ADMIN),
+    (r".*", r"/v1/(profiles|keys|audit)(/.*)?", ADMIN),
     (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
     (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
     (r"POST", r"/v2/repository/index", MODELS_READ),
@@ -82,6 +83,7 @@ async def _check(request: Request) -> None:
     if scope == GENERATE and request.state.limits is not None:
         quotas = request.app.state.service.answers.quotas
         request.state.leave = quotas.enter(request.state.owner, request.state.limits)
+    await audit_notes.begin(request)
 
 
 def require(request: Request, scope: str) -> None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from models.manifest import Manifest
 from service.api.answering.responses import respond
 from service.api.deps import Service, ServiceDep
+from service.api.http.audit_notes import note_change
 from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
 from service.api.http.documented import Router, line_stream
@@ -65,6 +66,7 @@ async def load_or_unload(
     of both was done; done twice it is the same, so an Idempotency-Key is only checked. Unloading takes a model from all
     callers: it needs the scope models:write."""
     key_of(http)
+    note_change(http, f"deployments.{'unload' if keep_alive == 0 else 'load'}", model)
     service.deployments.require_allowed(http.state.models, model)
     if keep_alive == 0:
         require(http, MODELS_WRITE)

@@ -74,6 +74,7 @@ SCHEMES: Final = {
 """Ways to show the key. A server without a key answers its own machine without any."""
 TAGS: Final = {
     "anthropic": "Anthropic's messages.",
+    "audit": "Who changed what, and when.",
     "batches": "OpenAI's batches: requests of a file, answered while there is idle capacity.",
     "context": "What of a chat the next call would send.",
     "feedback": "Votes on answers.",

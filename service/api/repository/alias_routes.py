@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -27,7 +26,8 @@ from service.api.http.headers import tag_of
 from service.api.repository.answer_schemas import Aliases, AliasShown, Changes, Rollouts, RolloutShown, RunningRollout
 from service.api.repository.routes import PREFIX
 from service.api.repository.schemas import AliasBody, ReasonBody, RolloutBody
-from service.errors import InvalidRequest, NotFound
+from service.api.shared.moments import moment_of
+from service.errors import NotFound
 
 router = Router(prefix=PREFIX + "/{name}/aliases", tags=["repository"])
 IfMatch = Annotated[str | None, Header()]
@@ -95,7 +95,7 @@ async def rollback(
 @router.get("/{alias}/history", response_model=Changes)
 async def history(service: ServiceDep, name: str, alias: str, at: Text | None = None) -> Response:
     """Lists every change of an alias, oldest first; with `at`, only the change that was in force then, if any."""
-    moment = None if at is None else _moment(at)
+    moment = None if at is None else moment_of(at, "at")
     entries = await asyncio.to_thread(service.deployments.repository.history, name, alias, moment)
     return json_response({"data": [asdict(entry) for entry in entries]})
 
@@ -108,14 +108,6 @@ def _changed(service: Service, name: str, alias: str, entry: Entry) -> Response:
 def _answer(name: str, alias: str, entry: Entry) -> Response:
     body: dict[str, Any] = {"model": name, "alias": alias, "version": entry.version, "change": asdict(entry)}
     return json_response(body, headers={"ETag": f'"{entry.version or ""}"'})
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidRequest("at must be a time in ISO 8601, as in 2026-11-21T12:00:00Z", param="at") from None
 
 
 ROLLOUT: Final = json_body(RolloutBody)

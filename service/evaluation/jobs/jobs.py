@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -60,6 +60,8 @@ class Jobs:
         self._unwritten: set[str] = set()
         """Jobs whose files say less than is known."""
         self._tasks = tasks or BackgroundTasks()
+        self.on_end: Callable[[Job], Awaitable[object]] = _nothing
+        """Is awaited with each job that has run, when it has ended."""
 
     async def start(self) -> None:
         """Reads the stored jobs and marks interrupted ones; begins to run new jobs and to remove what crashes left."""
@@ -174,6 +176,7 @@ class Jobs:
         if ended.state != "succeeded":
             await asyncio.to_thread(sweep, self._repository, 0.0)
         log.info("job_" + ended.state, job=job.id, kind=job.kind, reason=ended.error)
+        await self.on_end(ended)
 
     def _end(self, id: str, reason: str) -> Job:
         """Returns the job as it ended; failed with `reason` where its process reported no end."""
@@ -252,3 +255,7 @@ class Jobs:
             with contextlib.suppress(OSError):
                 self._files.remove(old)
             del self._jobs[old.id]
+
+
+async def _nothing(job: Job) -> None:
+    """Tells nobody of the job's end."""

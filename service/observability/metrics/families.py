@@ -197,6 +197,8 @@ class SupportFamilies(_Families):
         self.batch_lines = self.counter("batch_lines", "Lines of batches, by `completed` or `failed`.", "result")
         self.batches = self.gauge("batches", "Batches of the database that are not forgotten, by status.", "status")
         self.stores_failing = self.gauge("store_failing", "1 while calls of a store fail, else 0.", "store")
+        self.audit_row = self.gauge("audit_last_row", "Number of the last row of the audit that this server wrote.")
+        self.audit_waiting = self.gauge("audit_waiting_rows", "Rows of the audit that wait for the database.")
         self.store_seconds = self.histogram(
             "session_store_seconds", "Calls of the session database, by kind.", histograms.STORE, ("op",)
         )

@@ -138,6 +138,11 @@ class Metrics:
         for store, is_failing in are_failing.items():
             self._support.stores_failing.labels(store).set_function(is_failing)
 
+    def audit(self, last_row: int, waiting: int) -> None:
+        """Takes in the number of the audit's last row, and how many rows wait."""
+        self._support.audit_row.set(last_row)
+        self._support.audit_waiting.set(waiting)
+
     def batch_line(self, result: str) -> None:
         """Counts a line of a batch whose answer is kept."""
         self._support.batch_lines.labels(result).inc()

@@ -28,7 +28,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
         *("cancel", "change_metadata", "require_writing"),
     ),
     "maintain": (
-        *("sweep", "erase", "erase_owner", "remove_expired"),
+        *("sweep", "erase", "erase_owner", "remove_expired", "cut"),
         *("claim", "advance", "end", "release", "present", "open_ids", "in_store"),
     ),
 }

@@ -21,6 +21,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
+from service.storage.audit.trail import Trail
 from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
 from service.storage.outages import SESSIONS, Outages
@@ -92,6 +93,7 @@ class SessionStore:
         self.feedback = feedback.Feedback(*of_owners)
         self.batches = StoredBatches(*of_owners)
         self.files = StoredFiles(*of_owners)
+        self.audit = Trail(database)
 
     @classmethod
     async def open(

@@ -29,7 +29,8 @@ class Parameter:
 
 def ids(answer: Any) -> list[Any]:
     """What tells the entries of a page apart."""
-    return [each.get("id") or each.get("version") or each.get("name") for each in data(answer)]
+    names = ("id", "version", "name", "number")
+    return [next((each[name] for name in names if each.get(name)), None) for each in data(answer)]
 
 
 def data(answer: Any) -> list[Any]:
@@ -98,6 +99,7 @@ COMPLETIONS: Final = "get /v1/chat/completions"
 MODEL: Final = "/v1/repository/models/{name}"
 ALIAS: Final = f"{MODEL}/aliases/{{alias}}"
 MESSAGE: Final = "/v1/sessions/{session_id}/messages/{message_id}"
+AUDIT: Final = "get /v1/audit"
 VOTES: Final = "get /v1/feedback"
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     *page(COMPLETIONS, order="desc"),
@@ -174,6 +176,13 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("get /tokenizer_info", "model", "nobody", status=404),
     Parameter("get /metrics", "compat", "vllm", lambda found, without: "vllm:" in found and "vllm:" not in without),
+    *pages(AUDIT),
+    Parameter(AUDIT, "action", "keys.create", fewer),
+    Parameter(AUDIT, "outcome", "begun", fewer),
+    Parameter(AUDIT, "subject", "other@stable", fewer),
+    Parameter(AUDIT, "owner", "nobody", none),
+    Parameter(AUDIT, "since", "2999-01-01T00:00:00Z", none),
+    Parameter(AUDIT, "until", "2001-01-01", none),
     *pages("get /v1/profiles"),
     *(Parameter("get /v1/profiles/compare", each, "x", status=404, beside={"a": "x", "b": "x"}) for each in "ab"),
     Parameter("get /v1/repository/models", "query", "oth", fewer),

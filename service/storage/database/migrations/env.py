@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from service.storage.database import record_tables, search_index, tables
+from service.storage.database import audit_tables, record_tables, search_index, tables
 
 connection = context.config.attributes["connection"]
 indexes = () if connection.dialect.name == "sqlite" else (search_index.postgresql,)
@@ -19,7 +19,7 @@ def ours(name: str | None, kind: str, parents: object) -> bool:
 
 context.configure(
     connection=connection,
-    target_metadata=[tables.metadata, record_tables.metadata, *indexes],
+    target_metadata=[tables.metadata, record_tables.metadata, audit_tables.metadata, *indexes],
     include_name=ours,
     compare_type=True,
     transactional_ddl=True,

@@ -1,0 +1,145 @@
+"""`dosirak audit verify | export | cut` read the audit in the session database, and remove old rows of it. A running
+server goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import typer
+from rich.text import Text
+
+from service.cli.settings import settings_or_exit
+from service.cli.terminal import Json, answer, console, print_json, who
+from service.errors import DosirakError, InvalidRequest, Unavailable
+from service.storage.audit.chain import CUT, Row, Walk, entry
+from service.storage.database.unusable import UnusableDatabase
+
+if TYPE_CHECKING:
+    from service.storage.audit.trail import Trail
+
+Result = TypeVar("Result")
+PATIENCE_SECONDS = 30.0
+app = typer.Typer(no_args_is_help=True, help="Who changed keys and models, and what was deleted: a chain of rows.")
+
+
+class _Line(msgspec.Struct):
+    """What a line of the log, or of an export, says of a row."""
+
+    number: int
+    hash: str
+    event: str = "audit"
+
+
+@app.command()
+def verify(
+    anchor: Annotated[
+        list[str] | None, typer.Option(help="A row as you noted it: NUMBER:HASH. May be given several times.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="A server's log in JSON, or an export, to compare with.")] = None,
+    json: Json = False,
+) -> None:
+    """Check that no row was changed, removed, added or moved; exit status 1 where one was. Without an anchor or a log
+    it cannot show that somebody wrote the whole chain anew."""
+    anchors = dict(_anchor(text) for text in anchor or ())
+    walk = Walk(anchors | (_logged(log) if log else {}))
+    walk.end(_run(lambda trail: trail.read(walk.take)))
+    last = walk.last
+    if json:
+        named = {"number": last.number, "hash": last.hash} if last else None
+        print_json({"ok": not walk.problems, "problems": walk.problems, "rows": walk.rows, "last": named})
+    else:
+        for sentence in walk.problems:
+            console.print(Text(sentence, "red"), soft_wrap=True)
+        shown = f"; the last is {last.number}:{last.hash}" if last else ""
+        console.print(
+            f"{walk.rows} rows, {len(walk.problems) or 'no'} problems{shown}", soft_wrap=True, highlight=False
+        )
+    if walk.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export() -> None:
+    """Print all rows as JSON lines, oldest first: a copy to keep elsewhere, which `verify --log` compares with."""
+
+    def take(row: Row) -> None:
+        sys.stdout.write(msgspec.json.encode(row.shown()).decode() + "\n")
+
+    _run(lambda trail: trail.read(take))
+
+
+@app.command()
+def cut(
+    older_than_days: Annotated[int, typer.Option(min=1, help="Rows of the last so many days stay.")],
+    json: Json = False,
+) -> None:
+    """Remove old rows. A new row says who did it, up to which row, and what its hash was."""
+    until = int((datetime.now(UTC) - timedelta(days=older_than_days)).timestamp() * 1e6)
+    actor = who()
+    gone = _run(
+        lambda trail: trail.cut(until, lambda last, detail: entry(CUT, "done", detail, subject=last, owner=actor))
+    )
+    answer(json, {"removed": gone}, f"{gone} rows removed")
+
+
+def tell(action: str, *subjects: str, **detail: object) -> None:
+    """Has the audit say what a command has done. Before a server has made the database there is no audit."""
+    settings = settings_or_exit(console)
+    if settings.database_url is None and not (settings.data_dir / "sessions.db").exists():
+        return
+    who = {"owner": settings.who, "instance": "command"}
+    told = [entry(action, "done", detail, subject=subject, **who) for subject in subjects]
+    try:
+        _run(lambda trail: trail.add(told))
+    except DosirakError as error:
+        typer.echo(f"It is done; the audit has no row of it: {error}", err=True)
+
+
+def _run(work: Callable[[Trail], Awaitable[Result]]) -> Result:
+    """Opens the audit of these settings for `work`. Raises Unavailable."""
+    from service.storage.audit.trail import Trail
+    from service.storage.database import migrating
+    from service.storage.database.database import Database
+
+    async def run() -> Result:
+        database = Database(settings_or_exit(console).session_database, PATIENCE_SECONDS)
+        try:
+            await migrating.upgrade(database)
+            return await work(Trail(database))
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(run())
+    except (UnusableDatabase, ValueError) as error:
+        raise Unavailable(str(error)) from None
+
+
+def _anchor(text: str) -> tuple[int, str]:
+    number, _, hash = text.partition(":")
+    if not number.isdecimal() or len(hash) != 64:
+        raise InvalidRequest(f"--anchor {text[:80]} is no anchor: write NUMBER:HASH, as `verify` shows the last row")
+    return int(number), hash
+
+
+def _logged(path: Path) -> dict[int, str]:
+    """Returns the rows that the lines of a file name. Raises InvalidRequest for a file that cannot be read."""
+    found = dict[int, str]()
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidRequest(f"--log {path} cannot be read: {error.strerror}") from None
+    for text in lines:
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except msgspec.MsgspecError:
+            continue
+        if line.event == "audit":
+            found[line.number] = line.hash
+    return found
