@@ -87,9 +87,8 @@ def _why(code: int, limits: Limits) -> str:
         return f"takes longer than {limits.seconds} seconds to load and use"
     if code == -signal.SIGPROF:
         return "takes too long"
-    if code in (-signal.SIGABRT, _NO_MEMORY):
-        return f"takes more than {limits.bytes >> 30} GiB of memory to load and use"
-    return f"ends the process that loads and uses it, with status {code}"
+    size = f"{limits.bytes / (1 << 30):g} GiB of memory"
+    return f"needs more than {size}" if code == _NO_MEMORY else f"ends the process that reads it, which has {size}"
 
 
 def _say(*words: str) -> None:

@@ -26,6 +26,8 @@ FP8 = {"F8_E4M3": 1, "F8_E5M2": 1}
 """Bytes of weights that only have a meaning with a scale beside them."""
 MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 20_000
+MAX_OF_SHARDS = 200_000
+"""The tensors of the largest checkpoints are 100,000."""
 MAX_DIMENSIONS = 8
 
 
@@ -63,6 +65,18 @@ def read_header(path: Path, packed: bool = False) -> list[Tensor]:
         return _covering([_tensor(name, entry, dtypes) for name, entry in raw.items()], data_bytes)
     except _Malformed as error:
         raise InvalidSource(f"{path.name} is not an acceptable safetensors file: its header {error}") from None
+
+
+def read_headers(paths: Iterable[Path], packed: bool = False) -> dict[str, list[Tensor]]:
+    """`read_header` of each of the shards, by their names. Raises InvalidSource, also for too many tensors in all."""
+    headers: dict[str, list[Tensor]] = {}
+    count = 0
+    for path in paths:
+        headers[path.name] = tensors = read_header(path, packed)
+        count += len(tensors)
+        if count > MAX_OF_SHARDS:
+            raise InvalidSource(f"The shards list more than {MAX_OF_SHARDS:,} tensors, so this is no model")
+    return headers
 
 
 def write_file(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from models.checkpoint.config_policy import FP8_METHODS, MXFP4, PACKING, as_text, read_json
-from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
+from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_headers
 from models.errors import InvalidSource
 from models.imports import fp8, mxfp4, pack_quantized
 from models.progress import Progress
@@ -41,7 +41,8 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
     config: dict[str, Any] = read_json(directory / "config.json")
     old = sorted(directory.glob("*.safetensors"))
     meant: Any = read_json(directory / INDEX)["weight_map"] if (directory / INDEX).exists() else {}
-    found = [(tensor, path) for path in old for tensor in read_header(path, packed=True)]
+    headers = read_headers(old, packed=True)
+    found = [(tensor, path) for path in old for tensor in headers[path.name]]
     stored = {each.name: (each, path) for each, path in found if meant.get(each.name, path.name) == path.name}
     packed, form = _packed(config, stored)
     planned = [each.planned for each in packed.values()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from models.checkpoint import config_policy
-from models.checkpoint.safetensors_file import INDEX, Tensor, read_header
+from models.checkpoint.safetensors_file import INDEX, Tensor, read_header, read_headers
 from models.errors import InvalidSource
 from models.imports.sources import Source
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_file_name
@@ -40,7 +40,7 @@ def weight_files(present: list[str], source: Source) -> list[str]:
 def check_weights(directory: Path) -> list[Tensor]:
     """All tensors of a staged checkpoint. Raises InvalidSource for a bad header, or files unlike their index."""
     paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
-    headers = {path.name: read_header(path) for path in paths}
+    headers = read_headers(paths)
     tensors = [tensor for header in headers.values() for tensor in header]
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise InvalidSource("A tensor is in two shards; save the model again")

@@ -25,6 +25,7 @@ from models.weights.shapes import HADAMARD_BYTES, int4_bytes
 _RELATIVE_POSITIONS = 512
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2}
 _SCALE_BYTES = 4
+_TABLES_BYTES = 4 << 30
 _IDENTITY = {"model_type", "architectures"}
 _OLD_FREQUENCIES = r"rotary_emb\.inv_freq$"
 
@@ -146,6 +147,7 @@ def _built(content: dict[str, object]) -> Skeleton:
         config = config_of(directory)
     with torch.device("meta"):
         model: PreTrainedModel = family_of(config).from_config(config, trust_remote_code=False)
+    _refuse_tables(model)
     layers, heads, width = _kept_for_a_token(config)
     return Skeleton(
         linears=_linears(model),
@@ -164,6 +166,17 @@ def _built(content: dict[str, object]) -> Skeleton:
         is_encoder_decoder=bool(config.is_encoder_decoder),
         shares_head=_shares_head(model),
     )
+
+
+def _refuse_tables(model: PreTrainedModel) -> None:
+    """Raises InvalidSource for a model that makes larger tables, such as those of positions, than its weights are."""
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    tables = sum(buffer.nbytes for buffer in model.buffers())
+    if tables > max(_TABLES_BYTES, parameters):
+        raise InvalidSource(
+            f"config.json makes the model compute tables of {tables / 1e9:,.0f} GB beside its weights; give the number "
+            "of positions that it was made with"
+        )
 
 
 def _at_fault(content: dict[str, object], error: Exception) -> str:

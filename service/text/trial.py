@@ -16,7 +16,7 @@ from service.text.messages import Message
 from service.text.sandbox import TooMuch, renderings_within
 from service.text.tokenizer import Tokenizer
 
-SECONDS: Final = 2.0
+SECONDS: Final = 5.0
 """Of processor time for all chats; usual templates need some hundredths."""
 _TURNS: Final = 32
 _TURN: Final = (Message("user", "What is in a lunch box? " * 8), Message("assistant", "밥과 반찬.\n" * 8))

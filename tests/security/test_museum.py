@@ -166,6 +166,14 @@ def exhibits() -> Iterable[Exhibit]:
         yield Exhibit(weakness, f"{name} led out of the directory", shard(name), "which is no safetensors file here")
     yield Exhibit("CVE-2026-27905", "a link led out of the directory", linked("config.json"), "symbolic link")
     yield Exhibit("CVE-2026-27905", "a directory was a link", linked("1_Pooling/config.json"), "symbolic link")
+    sizes = {"vocab_size": 260, "d_model": 32, "num_layers": 1, "attention_heads": 2, "ffn_dim": 8}
+    positions = {"model_type": "xglm", "architectures": ["XGLMForCausalLM"], "max_position_embeddings": 1 << 31}
+    for there, told, said in (
+        ("a billion layers were built", {"num_hidden_layers": 10**9}, "at most 1,000"),
+        ("a matrix had 2^62 numbers", {"hidden_size": 1 << 31, "vocab_size": 1 << 31}, "no model can be built"),
+        ("a table of positions took all memory", sizes | positions, "tables of 137 GB"),
+    ):
+        yield Exhibit("a config.json", there, document("config.json", **told), said)
     yield from archives()
     yield from weights()
     yield from tokenizers()

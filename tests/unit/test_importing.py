@@ -15,7 +15,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from models.checkpoint import generation_defaults
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import VersionPooling, of_version
-from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
+from models.checkpoint.safetensors_file import (
+    MAX_HEADER_BYTES,
+    MAX_TENSORS,
+    Tensor,
+    read_header,
+    read_headers,
+    write_file,
+)
 from models.checkpoint.tokenizer_files import check_ids
 from models.errors import Conflict, InvalidSource
 from models.imports.hub.downloads import Refs
@@ -357,6 +364,17 @@ def test_shard_names(repository: Repository, llama: Path, name: object) -> None:
 def test_index_must_agree_with_the_shards(repository: Repository, llama: Path) -> None:
     edit_json(llama / "model.safetensors.index.json", weight_map={"lm_head.weight": "model.safetensors"})
     refused(repository, llama, "does not list")
+
+
+def test_shards_list_no_more_tensors_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand shards of 20,000 tensors without bytes, all in one small archive, would take 8 GB of memory."""
+    monkeypatch.setattr("models.checkpoint.safetensors_file.MAX_OF_SHARDS", 3)
+    shards = [
+        header_file(tmp_path / f"{n}.safetensors", {f"{n}{k}": entry("U8", [0], 0, 0) for k in "ab"}) for n in "12"
+    ]
+    assert len(read_headers(shards[:1])) == 1
+    with pytest.raises(InvalidSource, match="more than 3 tensors"):
+        read_headers(shards)
 
 
 def test_of_a_tensor_in_two_shards_the_index_decides(repository: Repository, tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ ESCAPES = [
     "{{ dict.__call__.__globals__ }}",
     "{% include '/etc/passwd' %}",
     "{{ lipsum.__globals__ }}",
+    "{{ ('{0.__class__}' | attr('format'))(1) }}",  # CVE-2025-27516
+    "{% set say = '{0.__class__}'.format %}{{ say(1) }}",  # CVE-2024-56326
+    "{% for c in ().__class__.__base__.__subclasses__() %}{{ c.__name__ }}{% endfor %}",  # CVE-2024-34359, -2026-5760
+    "{{ self._TemplateReference__context.cycler.__init__.__globals__.os.popen('id').read() }}",  # CVE-2024-2952
+    "{{ (messages | map(attribute='__class__') | list)[0] }}",
+    "{{ strftime_now.__self__.__class__ }}{{ namespace.__init__.__globals__ }}{{ '' | attr('__class__') }}",
 ]
 
 
