@@ -296,6 +296,17 @@ def test_sweep_spares_the_living(repository: Repository, tmp_path: Path) -> None
     assert sorted(path.name for path in temporary.iterdir()) == ["gone-now", "not-ours"]
 
 
+def test_a_version_can_be_loaded_from_the_moment_that_it_is_seen(repository: Repository) -> None:
+    """Its maker holds its own lock a little longer: until then it cannot be deleted, and that is all."""
+    with repository.stage() as staged:
+        (staged / "config.json").write_text("{}")
+        manifest = repository.publish(staged, FACTS, "demo")
+        repository.lease(manifest).release()
+        with pytest.raises(Conflict, match="in use"):
+            repository.delete("demo", "1")
+    repository.delete("demo", "1")
+
+
 def test_a_held_lock_is_a_conflict_not_a_hang(tmp_path: Path) -> None:
     from models.repository.disk.durable import locked
 

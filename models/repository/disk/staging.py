@@ -1,5 +1,6 @@
 """Staging manages directories in `data_dir/tmp`: versions being made or removed, and their remains after a crash."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -21,12 +22,13 @@ READ_BYTES = 1 << 20
 
 @contextmanager
 def stage(temporary: Path) -> Iterator[Path]:
-    """A new empty directory, locked while its maker lives so that `sweep` leaves it; removed at the end."""
+    """A new empty directory, locked while its maker lives so that `sweep` leaves it; removed at the end. The lock is a
+    shared one: it goes with the directory, which may be a version by then that others take a lease of."""
     directory = temporary / f"stage-{uuid.uuid4().hex}"
     directory.mkdir()
     holder = os.open(directory, os.O_RDONLY)
     try:
-        durable.try_lock(holder)
+        fcntl.flock(holder, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield directory
     finally:
         os.close(holder)
