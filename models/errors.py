@@ -8,7 +8,8 @@
     ├── Corrupt            stored bytes are not the published ones; the message names the file
     ├── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
     ├── Unreachable        what several instances share cannot be had now; nothing was changed
-    └── StoreUnavailable   the shared store does not answer, or takes no more; what is cached is served all the same
+    └── StoreUnavailable   the shared store does not answer; what is cached is served all the same
+        └── StoreFull      it has no room
 
 Every message is a sentence for the caller and says what to change. None contains a path of this machine.
 """
@@ -52,6 +53,10 @@ class StoreUnavailable(RepositoryError):
     """The shared store cannot be reached, or refused; the change can be tried again."""
 
 
+class StoreFull(StoreUnavailable):
+    """The shared store has no room; the change can be made when it has."""
+
+
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG)
 
@@ -65,3 +70,12 @@ def disk_is_unusable(error: Exception) -> bool:
 def disk_is_full(error: Exception) -> bool:
     """Returns whether the system refused to write because the disk, or a user's share of it, is used up."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def sentence_of(error: Exception) -> str:
+    """Returns what failed, in words for a caller: of a failure of the system without the path."""
+    if disk_is_full(error):
+        return "the disk of the data directory is full: make room there"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{type(error).__name__}: {error.strerror}"
+    return str(error) or type(error).__name__

@@ -14,6 +14,7 @@ import structlog
 from models.checkpoint import generation_defaults
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.pooling import DEFAULT, of_version
+from models.errors import sentence_of
 from models.manifest import Manifest
 from models.repository.disk.leases import Lease
 from models.repository.parsers import BY_TEMPLATE, Parsers, parsers_of
@@ -174,7 +175,7 @@ class Deployment:
             await self._give_up(loading, "loading was cancelled")
             raise
         except Exception as error:  # waiting requests get the sentence of any error that stops a load
-            await self._give_up(loading, str(error) or type(error).__name__)
+            await self._give_up(loading, sentence_of(error))
         else:
             self.settle(DeploymentState.READY)
             if (info := self.engine.info) and info.slow_path:

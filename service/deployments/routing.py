@@ -6,12 +6,12 @@ A request resolves its reference once and stays on that version to its end.
 from __future__ import annotations
 
 from models.errors import Conflict as RepositoryConflict
-from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryError
+from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryError, StoreFull
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
 from models.manifest import Manifest, ModelReference
 from models.repository.repository import Repository
-from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
+from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, StorageFull, Unavailable
 
 
 def as_service_error(error: RepositoryError) -> DosirakError:
@@ -27,6 +27,8 @@ def as_service_error(error: RepositoryError) -> DosirakError:
             return Conflict(str(error))
         case Corrupt():
             return Unavailable(str(error))
+        case StoreFull():
+            return StorageFull(str(error))
         case _:
             return Unavailable(f"The model repository cannot answer: {error}")
 

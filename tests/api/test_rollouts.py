@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import math
 from collections.abc import AsyncIterator
@@ -119,6 +120,25 @@ async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(wor
     assert (await ask(world, chat(moved[-1])))["context"]["notes"] == [], "once"
     world.deployments.follow_all()
     await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
+
+
+async def test_a_bad_candidate_is_taken_back_on_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once for its clients; the record ends when there is room."""
+    await begin(world, weight=100, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
+    world.engines[-1].failure, world.engines[-1].fail_after = GenerationFailed("bad"), 0
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("models.repository.disk.durable.write", full)
+        statuses = [(await world.client.post("/generate", json=chat(f"{n}"))).status_code for n in range(10)]
+        assert statuses == [500] * 5 + [200] * 5
+        world.deployments.follow_all()
+        assert (await ask(world, chat("more")))["model"] == "demo:1"
+    async with asyncio.timeout(10):
+        while (await world.client.get(URL)).json()["history"][-1]["state"] != "rolled_back":
+            await asyncio.sleep(0.05)
 
 
 async def test_a_slow_candidate_is_rolled_back(world: World) -> None:

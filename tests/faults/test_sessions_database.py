@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -65,6 +66,30 @@ async def test_full(store: SessionStore) -> None:
     pages = 1_000_000
     await say(store, "ann", session.id, "after")
     assert (await contents(store, "ann", session.id))[-2] == "after"
+
+
+async def test_each_write_of_a_turn_fails_once(store: SessionStore, tmp_path: Path) -> None:
+    """The log may grow by so many bytes, from none to all of a turn: the turn is there whole, or not at all, and it is
+    told so. A store that is opened anew, as after a kill, says the same."""
+    session = await store.create("ann")
+    log, soft, hard = tmp_path / "sessions.db-wal", *resource.getrlimit(resource.RLIMIT_FSIZE)
+    said, told, n = list[str](), list[bool](), 0
+    while told.count(True) < 3:
+        n += 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 700 * n, hard))
+        try:
+            await store.append_turn("ann", session.id, a_turn(f"{n}", "x" * 10_000))
+            said += [f"{n}", "x" * 10_000]
+            told.append(True)
+        except Unavailable:
+            told.append(False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert await contents(store, "ann", session.id) == said, n
+        again = await SessionStore.open(f"sqlite+aiosqlite:///{tmp_path}/sessions.db", patience=PATIENCE)
+        assert await contents(again, "ann", session.id) == said, n
+        await again.close()
+    assert told.count(False) > 10
 
 
 @pytest.mark.nightly

@@ -6,6 +6,7 @@ store; the data directory of the dead instance is then opened again. `test_publi
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from models.errors import StoreUnavailable
 from models.imports.upkeep import sweep
 from models.repository.opening import open_repository
 from models.repository.repository import Repository
@@ -20,6 +22,7 @@ from models.repository.store.place import StorePlace
 from models.repository.store.pruning import prune
 from models.repository.store.remote import Remote
 from models.repository.store.remotes import remote_of
+from tests.faults.test_publish_faults import failing
 from tests.reports import report
 from tests.stores import fresh_store, instance, with_remote
 from tests.versions import publish
@@ -115,6 +118,34 @@ def test_old_or_new_everywhere(tmp_path: Path, name: str, after: bool, monkeypat
     assert len(seen) > (1 if name == "report" else 3)
     assert seen[-1] == new
     assert old in seen or after
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["full", "once"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_call_that_fails_here_or_there(tmp_path: Path, name: str, number: int) -> None:
+    """The same for failing calls of the system, of the instance's disk and of the store's."""
+    original, outcomes = prepared(tmp_path), set[str]()
+    _, plain = copied(original, tmp_path / "plain")
+    old = state(plain)
+    CHANGES[name](plain)
+    new = state(plain)
+    for point in range(1, 1000):
+        place = tmp_path / str(point)
+        url, repository = copied(original, place)
+        with failing(point, number, once=number == errno.EIO) as failed:
+            try:
+                CHANGES[name](repository)
+                outcomes.add("made")
+            except (OSError, StoreUnavailable):
+                outcomes.add("refused")
+        repository.refresh()
+        seen = state(repository)
+        assert seen in (old, new) and state(instance(place, "b", url)) == seen, f"{failed[:1]} failed at call {point}"
+        recovers(place, url, instance(place, "a", url), instance(place, "b", url))
+        if not failed:
+            break
+    assert outcomes == {"made", "refused"}
 
 
 def recovers(place: Path, url: str, again: Repository, other: Repository) -> None:

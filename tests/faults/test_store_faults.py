@@ -3,9 +3,9 @@ leaves nothing, and all is well again when the fault ends, without a restart."""
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
 from service.storage.sessions.store import SessionStore
+from tests import disks
 from tests.fake_service import World, publish, serving
 from tests.migrated import begin_with_copies
 
@@ -116,16 +117,9 @@ class Store:
 @contextmanager
 def full(store: Store) -> Iterator[None]:
     """No byte is free on the disk."""
-    ballast = store.directory / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while file.write(bytes(size)):
-                    pass
-            except OSError:
-                store.fired += 1
-    yield
-    ballast.unlink()
+    with disks.full(store.directory):
+        store.fired += 1
+        yield
 
 
 @contextmanager
@@ -205,18 +199,6 @@ FAULTS: Final[dict[str, tuple[Callable[[Store], AbstractContextManager[None]], d
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a disk of its own."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", directory], capture_output=True)
-    if made.returncode:
-        pytest.skip("a full disk is tried on a small one, which this user may not mount")
-    yield directory
-    subprocess.run(["umount", "--lazy", directory], check=True)
-
-
-@pytest.fixture
 async def world(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
@@ -264,6 +246,24 @@ def _refused(answer: httpx.Response, name: str) -> tuple[int, str, bool]:
     code = next((each for each in STATUSES if f'"{each}"' in answer.text), "")
     is_streamed = name.endswith("streamed") and answer.status_code == 200
     return (STATUSES.get(code, 200) if is_streamed else answer.status_code), code, "retry-after" in answer.headers
+
+
+async def test_a_database_that_is_damaged_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionStore, "open", partial(SessionStore.open, patience=PATIENCE))
+    publish(Repository(tmp_path))
+    database = tmp_path / "sessions.db"
+    database.write_bytes(b"\xff" * PAGE)
+    async with serving(tmp_path) as world:
+        ask = [world.client.get("/v1/sessions") for _ in range(5)]
+        answers = await asyncio.gather(*ask)
+        assert {(each.status_code, bool(each.headers["retry-after"])) for each in answers} == {(503, True)}
+        assert database.read_bytes() == b"\xff" * PAGE, "nobody made it anew"
+        assert (await world.client.post("/generate", json={"inputs": "hi"})).status_code == 200
+        assert "damaged" in (await world.client.get("/readyz")).json()["failing"][0]
+        database.unlink()
+        async with asyncio.timeout(10):
+            while (await world.client.get("/v1/sessions")).status_code != 200:
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

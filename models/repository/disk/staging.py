@@ -26,12 +26,14 @@ def stage(temporary: Path) -> Iterator[Path]:
     shared one: it goes with the directory, which may be a version by then that others take a lease of."""
     directory = temporary / f"stage-{uuid.uuid4().hex}"
     directory.mkdir()
-    holder = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(holder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield directory
+        holder = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(holder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield directory
+        finally:
+            os.close(holder)
     finally:
-        os.close(holder)
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from models.errors import InvalidSource, NotFound, StoreUnavailable
+from models.errors import InvalidSource, NotFound, StoreFull, StoreUnavailable, disk_is_full
 from models.repository.disk import durable
 from models.repository.store.remote import IDENTITY, StoredObject
 
@@ -131,6 +131,8 @@ class DirectoryRemote:
             yield
         except OSError as error:
             reason = error.strerror or type(error).__name__
+            if disk_is_full(error):
+                raise StoreFull(f"The store has no room for {path}: make some, then try again") from None
             raise StoreUnavailable(
                 f"The store does not take or give {path}: {reason}; see that the directory of DOSIRAK_STORE_URL is "
                 "mounted and can be written, then try again"

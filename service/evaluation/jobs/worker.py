@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from models.errors import RepositoryError, disk_is_full
+from models.errors import RepositoryError, sentence_of
 from models.manifest import Manifest, precision_of
 from models.progress import Progress, part
 from models.repository.report import Effort
@@ -215,11 +215,7 @@ def main() -> int:
 def _unexpected(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and not has_torch():
         return NoEngine().message
-    if disk_is_full(error):
-        return "The disk of the data directory is full: make room, then ask for the job again"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{type(error).__name__}: {error.strerror}; the server's log has the path"
-    return f"{type(error).__name__}: {error}"
+    return sentence_of(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
