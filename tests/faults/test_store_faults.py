@@ -20,9 +20,10 @@ from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
 from service.storage.sessions.store import SessionStore
-from tests import disks
+from tests import disks, postgres
 from tests.fake_service import World, publish, serving
 from tests.migrated import begin_with_copies
+from tests.sessions import needs_postgresql
 
 begin_with_copies()
 KEY: Final = "correct horse battery staple"
@@ -32,12 +33,13 @@ LINE: Final = b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":
 MODEL: Final = "/v1/repository/models/demo"
 STATUSES: Final = {"storage_full": 507, "unavailable": 503}
 FORM: Final[dict[str, Any]] = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", LINE * 100)}}
-NOTHING, READS, WRITES, DISK, FILE = "nothing", "reads", "writes", "disk", "writes and disk"
+NOTHING, READS, WRITES, DISK, RECORDS = "nothing", "reads", "writes", "disk", "records"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`needs` what of the stores: nothing, rows of the database, writing there, writing a file; `form` is multipart."""
+    """`needs` what of the stores: nothing, rows of the database, writing there, writing a file, or a record, which is a
+    file where no instances share it. `form` is multipart."""
 
     needs: str
     method: str
@@ -75,7 +77,7 @@ OPERATIONS: Final = {
     "turn streamed": Operation(WRITES, "POST", "/generate_stream", {"session_id": "{session}", "messages": [HI]}),
     "a response that is stored": Operation(WRITES, "POST", "/v1/responses", {"input": "hi"}),
     "Idempotency-Key": Operation(WRITES, "POST", "/generate", {"inputs": "hi"}, {"Idempotency-Key": "faults"}),
-    "upload": Operation(FILE, "POST", "/v1/files", form=FORM),
+    "upload": Operation(WRITES, "POST", "/v1/files", form=FORM),
     "deleted file": Operation(WRITES, "DELETE", "/v1/files/{other_file}"),
     "deleted session": Operation(WRITES, "DELETE", "/v1/sessions/{other_session}"),
     "new session": Operation(WRITES, "POST", "/v1/sessions", {}),
@@ -88,11 +90,11 @@ OPERATIONS: Final = {
         "/v1/batches",
         {"input_file_id": "{file}", "endpoint": "/v1/completions", "completion_window": "24h"},
     ),
-    "new key": Operation(FILE, "POST", "/v1/keys", {"name": "shop" * 10, "scopes": ["generate"]}),
+    "new key": Operation(WRITES, "POST", "/v1/keys", {"name": "shop" * 10, "scopes": ["generate"]}),
     "import": Operation(DISK, "POST", f"{MODEL}/versions", {"source": "/nonexistent", "evaluate": "none"}),
     "evaluation": Operation(DISK, "POST", f"{MODEL}/versions/1/evaluate", {}),
-    "parsers": Operation(DISK, "PATCH", f"{MODEL}/versions/1", {"tool_parser": "hermes"}),
-    "alias": Operation(DISK, "PUT", f"{MODEL}/aliases/{{alias}}", {"version": "1", "reason": "x" * 900}),
+    "parsers": Operation(RECORDS, "PATCH", f"{MODEL}/versions/1", {"tool_parser": "hermes"}),
+    "alias": Operation(RECORDS, "PUT", f"{MODEL}/aliases/{{alias}}", {"version": "1", "reason": "x" * 900}),
 }
 
 
@@ -183,8 +185,8 @@ def moved(store: Store) -> Iterator[None]:
 PAGE: Final = 4096
 NO_DATABASE: Final = {READS: 503, WRITES: 503}
 FAULTS: Final[dict[str, tuple[Callable[[Store], AbstractContextManager[None]], dict[str, int]]]] = {
-    "full disk": (full, {WRITES: 507, DISK: 507}),
-    "no write succeeds": (no_writes, {WRITES: 503, DISK: 503}),
+    "full disk": (full, {WRITES: 507, DISK: 507, RECORDS: 507}),
+    "no write succeeds": (no_writes, {WRITES: 503, DISK: 503, RECORDS: 503}),
     "read-only database": (read_only, {WRITES: 503}),
     "locked database": (locked, {WRITES: 503}),
     "damaged pages": (
@@ -266,6 +268,32 @@ async def test_a_database_that_is_damaged_at_the_start(tmp_path: Path, monkeypat
                 await asyncio.sleep(0.1)
 
 
+async def _wrong(world: World, seeds: dict[str, str], refusals: dict[str, int]) -> list[str]:
+    """Asks every operation twice. Returns the answers that are not as they must be. What is refused the second time is
+    refused before an engine has worked for it."""
+    wrong = list[str]()
+    for n, (name, operation) in enumerate([*OPERATIONS.items(), *reversed(OPERATIONS.items())]):
+        generated = len(world.engine.requests)
+        answer = await operation.ask(world.client, {**seeds, "alias": "canary"})
+        wanted = refusals.get(operation.needs)
+        status, code, is_passing = _refused(answer, name)
+        is_right = answer.is_success if wanted is None else (status, STATUSES.get(code)) == (wanted, wanted)
+        is_told = wanted != 503 or is_passing or name.endswith("streamed")
+        is_in_vain = wanted and n >= len(OPERATIONS) and len(world.engine.requests) > generated
+        if not (is_right and is_told) or is_in_vain:
+            wrong.append(f"{name}: {answer.status_code} {answer.headers.get('retry-after')} {answer.text[:300]}")
+    probe, metrics = [(await world.client.get(each)) for each in ("/readyz", "/metrics")]
+    assert probe.status_code == 200 and probe.json()["failing"]
+    assert 'dosirak_store_failing{store="session_database"} 1.0' in metrics.text
+    return wrong
+
+
+async def _is_well(world: World, seeds: dict[str, str]) -> None:
+    for name, operation in OPERATIONS.items():
+        answer = await operation.ask(world.client, {**seeds, "alias": "staging"})
+        assert answer.is_success and _refused(answer, name)[0] < 300, f"{name}: {answer.text[:300]}"
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_every_operation(world: World, fault: str) -> None:
     put, refusals = FAULTS[fault]
@@ -275,29 +303,39 @@ async def test_every_operation(world: World, fault: str) -> None:
     before = await _kept(world, store, seeds)
     if refusals is NO_DATABASE:
         await store.settle()
-    wrong = list[str]()
     with capture_logs() as logged, put(store):
-        for n, (name, operation) in enumerate([*OPERATIONS.items(), *reversed(OPERATIONS.items())]):
-            generated = len(world.engine.requests)
-            answer = await operation.ask(world.client, {**seeds, "alias": "canary"})
-            wanted = refusals.get(WRITES if operation.needs == FILE else operation.needs)
-            status, code, is_passing = _refused(answer, name)
-            is_right = answer.is_success if wanted is None else (status, STATUSES.get(code)) == (wanted, wanted)
-            is_told = wanted != 503 or is_passing or name.endswith("streamed")
-            is_in_vain = wanted and n >= len(OPERATIONS) and len(world.engine.requests) > generated
-            if not (is_right and is_told) or is_in_vain:
-                wrong.append(f"{name}: {answer.status_code} {answer.headers.get('retry-after')} {answer.text[:300]}")
-        probe, metrics = [(await world.client.get(each)) for each in ("/readyz", "/metrics")]
+        assert await _wrong(world, seeds, refusals) == []
         assert store.fired
-    assert wrong == []
-    assert probe.status_code == 200 and probe.json()["failing"]
-    assert 'dosirak_store_failing{store="session_database"} 1.0' in metrics.text
     told = [(each["event"], each["part"], each["reason"]) for each in logged if each["event"].endswith("_failed")]
     assert told and len(told) == len(set(told)) <= 4
     after = await _kept(world, store, seeds)
     for needs in refusals.keys() & before.keys():
         names = after[needs].keys() | before[needs].keys()
         assert {name for name in names if after[needs].get(name, 0) != before[needs].get(name, 0)} == set()
-    for name, operation in OPERATIONS.items():
-        answer = await operation.ask(world.client, {**seeds, "alias": "staging"})
-        assert answer.is_success and _refused(answer, name)[0] < 300, f"{name}: {answer.text[:300]}"
+    await _is_well(world, seeds)
+
+
+@needs_postgresql
+async def test_postgresql_away_and_back(tmp_path: Path) -> None:
+    """Records are rows there, and a job's file is not."""
+    server = postgres.Server()
+    publish(Repository(tmp_path))
+    try:
+        url = server.new_database()
+        async with serving(tmp_path, worker="tests.fake_job", admin_key=KEY, database_url=url) as world:
+            world.client.headers["Authorization"] = f"Bearer {KEY}"
+            seeds = await _seeds(world)
+            store = Store(tmp_path, await world.app.state.service.answers.conversations.store())
+            before = await _kept(world, store, seeds)
+            await asyncio.to_thread(server.stop)
+            with capture_logs() as logged:
+                assert await _wrong(world, seeds, {READS: 503, WRITES: 503, RECORDS: 503}) == []
+            assert len([each for each in logged if each["log_level"] in ("warning", "error")]) <= 4
+            await asyncio.to_thread(server.start)
+            async with asyncio.timeout(30):
+                while not (await OPERATIONS["new key"].ask(world.client, seeds)).is_success:
+                    await asyncio.sleep(0.1)
+            assert (await _kept(world, store, seeds))[WRITES] == before[WRITES]
+            await _is_well(world, seeds)
+    finally:
+        server.remove()
