@@ -59,6 +59,7 @@ from service.generation.batches.pacing import load_of
 from service.generation.batches.worker import BatchWorker, ServerState, WorkerLimits
 from service.generation.conversations import Conversations
 from service.generation.guard import read_guard
+from service.generation.usage import Usage
 from service.host import has_torch
 from service.observability.inventory import take_stock
 from service.observability.live.feed import Feed
@@ -322,6 +323,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.idle_reports.start()
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
+    usage: Usage = app.state.service.answers.usage
+    usage.start(tasks)
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
     tasks.keep(WRITE_AUDIT, app.state.service.audit.follow)
     if deployments.repository.mirror is not None:
@@ -337,6 +340,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await tasks.stop()
         await deployments.stop()
         await app.state.service.audit.close()
+        await usage.stop()
         await conversations.stop()
         await app.state.service.answers.grammars.close()
         await tasks.stop()  # the tasks that the last answers began

@@ -208,6 +208,7 @@ SESSION_TABLES = (
     "service.storage.sessions.owned",
     "service.storage.sessions.retention",
     "service.storage.sessions.everyone",  # the worker's batches and the limit of all files: no owner's content
+    "service.storage.sessions.usage",  # counts of tokens, which the operator sees: no owner's content
     "service.storage.database.migrations",
 )
 SESSION_STATEMENTS = (

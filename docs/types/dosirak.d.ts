@@ -429,11 +429,12 @@ export type KnowledgeShown = { "id": string; "title": (string | null); "session_
 /** Modules that are stored in the same way. */
 export type LayerShown = { "pattern": string; "dtype": string };
 
-/** What a key may use of each instance; what is absent has no limit. `tokens_per_minute` counts prompts and answers
-when they have ended, `concurrent` requests at a time. Requests are those of the scope `generate`. */
-export type LimitsBody = { "requests_per_minute"?: (number | null); "tokens_per_minute"?: (number | null); "concurrent"?: (number | null) };
+/** What a key may use of all instances, and `concurrent` requests at a time of each; what is absent has no limit.
+Tokens are those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are
+those of the scope `generate`. */
+export type LimitsBody = { "requests_per_minute"?: (number | null); "tokens_per_minute"?: (number | null); "requests_per_day"?: (number | null); "tokens_per_day"?: (number | null); "concurrent"?: (number | null) };
 
-export type LimitsShown = { "requests_per_minute": (number | null); "tokens_per_minute": (number | null); "concurrent": (number | null) };
+export type LimitsShown = { "requests_per_minute": (number | null); "tokens_per_minute": (number | null); "requests_per_day": (number | null); "tokens_per_day": (number | null); "concurrent": (number | null) };
 
 /** The origin of a version: what was imported, or from which version it was made and how. */
 export type LineageShown = { "source": string; "parent": (string | null); "parent_digest": (string | null); "recipe": string; "tools": (string)[]; "author": string };
@@ -936,6 +937,13 @@ export type Unloaded = { "name": string; "version": string; "unload": true };
 absent where the answer cannot have one. */
 export type Usage = { "prompt_tokens": number; "completion_tokens": number; "total_tokens": number; "cached_tokens": number; "prompt_tokens_before_truncation": number; "reasoning_tokens"?: (number | null) };
 
+/** Newest first. */
+export type UsagePage = { "data": (UsageShown)[]; "next_cursor": (string | null) };
+
+/** What a key has used of a model in the hour or day that begins at `start`. `requests` are answers that have
+ended; `refused` those that a quota refused, with null as `model`. `cached_tokens` are among `prompt_tokens`. */
+export type UsageShown = { "start": string; "key": string; "model": (string | null); "requests": number; "refused": number; "prompt_tokens": number; "cached_tokens": number; "completion_tokens": number };
+
 export type ValidationError = { "loc": ((string | number))[]; "msg": string; "type": string; "input"?: unknown; "ctx"?: Record<string, unknown> };
 
 /** Where `ok` is false, `error` has the reason. */
@@ -1078,6 +1086,7 @@ export interface Operations {
   "DELETE /v1/sessions/{session_id}/messages/{message_id}": { body: never; answer: SessionShown };
   "PATCH /v1/sessions/{session_id}/messages/{message_id}": { body: MessageBody; answer: MessageShown };
   "POST /v1/sessions/{session_id}/regenerate": { body: RegenerateBody; answer: GenerateAnswer };
+  "GET /v1/usage": { body: never; answer: UsagePage };
   "GET /v2": { body: never; answer: ServerMetadata };
   "GET /v2/health/live": { body: never; answer: Live };
   "GET /v2/health/ready": { body: never; answer: Ready };

@@ -25,7 +25,7 @@ from service.api.openai.files import batch_routes as batches
 from service.api.openai.files import routes as files
 from service.api.openai.responses import conversation_routes as conversations
 from service.api.openai.responses import routes as responses
-from service.api.operations import audit, keys, live, profiles, root
+from service.api.operations import audit, keys, live, profiles, root, usage
 from service.api.operations import model_routes as models
 from service.api.operations import routes as operations
 from service.api.repository import alias_routes as aliases
@@ -59,6 +59,7 @@ PARTS: Final = (
     profiles,
     keys,
     audit,
+    usage,
     live,
     root,
     repository,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from models import __version__
 from models.errors import RepositoryError
-from service.cli import audit, guard, models, store
+from service.cli import audit, guard, keys, models, store
 from service.cli.doctor.command import doctor as doctor_command
 from service.cli.examples import COMMON, put_examples
 from service.cli.node import node
@@ -29,6 +29,7 @@ app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
 app.add_typer(store.app, name="store")
 app.add_typer(audit.app, name="audit")
+app.add_typer(keys.app, name="keys")
 app.command()(doctor_command)
 
 

@@ -1,4 +1,4 @@
-"""The client reads and changes a server's sessions, and gets its answers, over HTTP. It knows no terminal.
+"""The client asks a server over HTTP: for sessions, answers, and what else a command wants. It knows no terminal.
 
 It raises a refusal as `Refused` with the server's own sentence, and a server that does not respond as `Unavailable`.
 """
@@ -58,17 +58,28 @@ class Client:
     def url(self) -> str:
         return str(self._http.base_url).rstrip("/")
 
+    def ask(self, method: str, path: str, kind: type[Value], body: Fields | None = None) -> Value:
+        """Returns an answer's JSON as a `kind`."""
+        return _decoded(self.send(method, path, body), kind)
+
+    def send(self, method: str, path: str, body: Fields | None = None) -> bytes:
+        """Returns the bytes of an answer."""
+        with self._reaching():
+            response = self._http.request(method, path, content=_encoded(body), headers=_JSON)
+        _require_success(response)
+        return response.content
+
     def create(self, fields: Fields) -> Session:
-        return self._json("POST", "/v1/sessions", Session, fields)
+        return self.ask("POST", "/v1/sessions", Session, fields)
 
     def session(self, id: str) -> Session:
-        return self._json("GET", _path(id), Session)
+        return self.ask("GET", _path(id), Session)
 
     def change(self, id: str, fields: Fields) -> Session:
-        return self._json("PATCH", _path(id), Session, fields)
+        return self.ask("PATCH", _path(id), Session, fields)
 
     def fork(self, id: str, at: str) -> Session:
-        return self._json("POST", _path(id, "fork"), Session, {"at": at})
+        return self.ask("POST", _path(id, "fork"), Session, {"at": at})
 
     def messages(self, id: str) -> tuple[Message, ...]:
         """Returns all messages, oldest first."""
@@ -76,19 +87,19 @@ class Client:
         cursor: str | None = ""
         while cursor is not None:
             more = f"&cursor={quote(cursor, safe='')}" if cursor else ""
-            page = self._json("GET", f"{_path(id, 'messages')}?limit={PAGE}{more}", Messages)
+            page = self.ask("GET", f"{_path(id, 'messages')}?limit={PAGE}{more}", Messages)
             messages += page.data
             cursor = page.next_cursor
         return tuple(messages)
 
     def change_message(self, id: str, message: str, fields: Fields) -> Message:
-        return self._json("PATCH", _path(id, "messages", message), Message, fields)
+        return self.ask("PATCH", _path(id, "messages", message), Message, fields)
 
     def export(self, id: str) -> bytes:
-        return self._bytes("GET", _path(id, "export"))
+        return self.send("GET", _path(id, "export"))
 
     def preview(self, turn: Fields) -> Preview:
-        return self._json("POST", "/v1/context/preview", Preview, turn)
+        return self.ask("POST", "/v1/context/preview", Preview, turn)
 
     def say(self, turn: Fields) -> Generator[str | Answer, None, None]:
         """Yields the answer's texts as they come, then the facts about the answer. Closing the iterator stops the
@@ -98,15 +109,6 @@ class Client:
     def regenerate(self, id: str, fields: Fields) -> Generator[str | Answer, None, None]:
         """Does as `say`; the answer replaces the last one."""
         return self._stream(_path(id, "regenerate"), fields)
-
-    def _json(self, method: str, path: str, kind: type[Value], body: Fields | None = None) -> Value:
-        return _decoded(self._bytes(method, path, body), kind)
-
-    def _bytes(self, method: str, path: str, body: Fields | None = None) -> bytes:
-        with self._reaching():
-            response = self._http.request(method, path, content=_encoded(body), headers=_JSON)
-        _require_success(response)
-        return response.content
 
     def _stream(self, path: str, body: Fields) -> Generator[str | Answer, None, None]:
         content = _encoded({**body, "stream": True})

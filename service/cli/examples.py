@@ -11,7 +11,7 @@ import typer
 COMMON: Final = """\b
 Settings are environment variables, DOSIRAK_*; docs/settings.md lists them.
   DOSIRAK_DATA_DIR   the model repository and the chat history
-  DOSIRAK_HOST, DOSIRAK_PORT, DOSIRAK_ADMIN_KEY   the server, also for `dosirak chat`
+  DOSIRAK_HOST, DOSIRAK_PORT, DOSIRAK_ADMIN_KEY   the server, also for `dosirak chat` and `dosirak keys`
 
 \b
 Exit status: 0 done, 1 refused (the sentence says why), 2 wrong words or settings, 130 ended by Ctrl-C.
@@ -97,6 +97,15 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak node --rank 1 --head 10.1.0.5",
         "DOSIRAK_TRUSTED_NETWORK=10.1.0.0/16 dosirak node --rank 2 --head head.example.org",
     ),
+    "keys create": (
+        "dosirak keys create shop",
+        "dosirak keys create shop --scope generate --scope sessions --model chat --tokens-per-day 1000000",
+        "dosirak keys create ci --expires-at 2030-01-31T00:00:00Z --url https://models.example --json",
+    ),
+    "keys list": ("dosirak keys list", "dosirak keys list --json"),
+    "keys show": ("dosirak keys show key_9f2c61f0d4c74a0f",),
+    "keys rotate": ("dosirak keys rotate key_9f2c61f0d4c74a0f --grace-seconds 3600",),
+    "keys delete": ("dosirak keys delete key_9f2c61f0d4c74a0f",),
     "guard hash": ("dosirak guard hash contracts.txt letters.txt --output sensitive.grams",),
     "guard check": ("dosirak guard check answer.txt --file guard.toml", "dosirak guard check - --file guard.toml"),
 }

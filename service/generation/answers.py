@@ -37,6 +37,7 @@ from service.generation.request import SEED_MASK, GenerationRequest, SessionTurn
 from service.generation.sequences import deltas_of, merged
 from service.generation.shadows import Shadows
 from service.generation.summaries import Summaries
+from service.generation.usage import Usage
 from service.observability.metrics import Metrics
 from service.storage.sessions import Done
 from service.tasks import BackgroundTasks
@@ -86,7 +87,8 @@ class Answers:
         self.waiting = Admission(max_in_progress, refused=metrics.rejected)
         self.reading = Admission(max_in_progress, refused=metrics.rejected)
         self._readers = asyncio.Semaphore(MOST_READERS)
-        self.quotas = Quotas()
+        self.usage = Usage(conversations.store)
+        self.quotas = Quotas(self.usage)
         self.grammars = GrammarChecker()
         self._guard = guard
         self._own_sampling = own_sampling
@@ -296,7 +298,7 @@ class Answers:
             is_timed = not answer.request.is_background  # the latencies are those of clients
             metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
             metrics.answered(reason, answer.measured(), answer.abort_cause(reason, failure), is_timed=is_timed)
-            self.quotas.spend(answer.request.owner, len(answer.prompt.token_ids) + answer.completion_tokens)
+            self.usage.answered(answer.request.owner, answer.manifest.reference, answer.usage())
             self._observe(answer, reason)
 
     def _observe(self, answer: Answer, reason: FinishReason) -> None:

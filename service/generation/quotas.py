@@ -1,102 +1,66 @@
-"""Quotas bound what the bearers of a key use of this instance: requests and tokens a minute, and requests at a time.
+"""Quotas bound what the bearers of a key use: requests and tokens a minute and a day, and how many requests run at once
+on this instance.
 
 A minute is a sliding window counter: the share of the last whole minute that the window still covers, and all of this
-one. Two numbers say how long a refused caller must wait; a list of moments would grow with the limit.
+one. Two numbers say how long a refused caller must wait; a list of moments would grow with the limit. A day is one of
+the calendar, in UTC: what people mean by it, and what `GET /v1/usage` shows.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from service.errors import RateLimited
+from service.generation.usage import Known, Usage
 from service.storage.keys import KeyLimits
+from service.storage.usage import DAY, MINUTE, TOKENS
 
-MINUTE: Final = 60.0
+REQUESTS: Final = ("requests",)
+LIMITS: Final = {
+    "requests_per_minute": (MINUTE, REQUESTS),
+    "tokens_per_minute": (MINUTE, TOKENS),
+    "requests_per_day": (DAY, REQUESTS),
+    "tokens_per_day": (DAY, TOKENS),
+}
+"""What each limit counts, and in which period."""
 _SHARE_OF_LAST: Final = 0.25
 """How much the last request counts in the mean of their seconds."""
 _ROUNDING: Final = 1e-6
 
 
-@dataclass(slots=True)
-class Window:
-    """Counts of this minute and of the one before."""
-
-    _minute: int = 0
-    _now: int = 0
-    _before: int = 0
-
-    def add(self, moment: float, count: int) -> None:
-        self._turn(moment)
-        self._now += count
-
-    def wait(self, moment: float, most: int | None) -> float:
-        """Returns the seconds until one more is within `most`, where nothing is added meanwhile; 0.0 for now."""
-        if most is None:
-            return 0.0
-        self._turn(moment)
-        into = moment % MINUTE
-        room = most - 1
-        if self._now <= room:
-            left = max(0.0, _gone_to(self._before, room - self._now) - into)
-        else:
-            left = MINUTE - into + _gone_to(self._now, room)
-        return left if left > _ROUNDING else 0.0
-
-    def _turn(self, moment: float) -> None:
-        passed, self._minute = int(moment // MINUTE) - self._minute, int(moment // MINUTE)
-        if passed:
-            self._now, self._before = 0, self._now if passed == 1 else 0
-
-
-def _gone_to(count: int, room: int) -> float:
-    """Returns the second of a minute by which no more than `room` of the minute before are in the window."""
-    return MINUTE * (1 - room / count) if count > room else 0.0
-
-
-@dataclass(slots=True)
-class _Used:
-    requests: Window = field(default_factory=Window)
-    tokens: Window = field(default_factory=Window)
-    begun: list[float] = field(default_factory=list)
-    seconds: float = 1.0
-
-
 class Quotas:
     """The event loop owns Quotas. Owners without limits leave no trace here."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._used: dict[str, _Used] = {}
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
 
-    def enter(self, owner: str, limits: KeyLimits) -> Callable[[], None]:
+    async def enter(self, owner: str, limits: KeyLimits) -> Callable[[], None]:
         """Counts a request, and returns what is called at its end. Raises RateLimited, with a `retry_after` after which
         the request passes if the owner sends no other, and then counts nothing."""
+        known, now = await self._usage.known(owner), self._usage.clock()
         if (refusal := self.refusal(owner, limits)) is not None:
             raise refusal
-        used, now = self._used[owner], self._clock()
-        used.requests.add(now, 1)
-        used.begun.append(now)
+        self._usage.entered(owner)
+        known.begun.append(now)
 
         def leave() -> None:
-            used.begun.remove(now)
-            used.seconds += _SHARE_OF_LAST * (self._clock() - now - used.seconds)
+            known.begun.remove(now)
+            known.seconds += _SHARE_OF_LAST * (self._usage.clock() - now - known.seconds)
 
         return leave
 
     def refusal(self, owner: str, limits: KeyLimits) -> RateLimited | None:
-        """Returns what `enter` would raise."""
-        used, now = self._used.setdefault(owner, _Used()), self._clock()
-        waits = {
-            "requests_per_minute": used.requests.wait(now, limits.requests_per_minute),
-            "tokens_per_minute": used.tokens.wait(now, limits.tokens_per_minute),
-            "concurrent": _until_fewer(used, now, limits.concurrent),
-        }
+        """Returns what `enter` would raise, counted; None also for an owner that is not known yet."""
+        known = self._usage.known_owners.get(owner)
+        if known is None:
+            return None
+        waits = {name: self.wait(owner, name, getattr(limits, name)) for name in LIMITS}
+        waits["concurrent"] = _until_fewer(known, self._usage.clock(), limits.concurrent)
         name = max(waits, key=lambda each: waits[each])
         if not waits[name]:
             return None
+        self._usage.refused(owner)
         most = getattr(limits, name)
         return RateLimited(
             f"This key has used its `{name}` of {most}: send the request again after Retry-After",
@@ -104,14 +68,30 @@ class Quotas:
             **{name: most},
         )
 
-    def spend(self, owner: str, tokens: int) -> None:
-        """Counts the tokens of an answer that has ended, the prompt's too."""
-        if (used := self._used.get(owner)) is not None:
-            used.tokens.add(self._clock(), tokens)
+    def wait(self, owner: str, name: str, most: int | None) -> float:
+        """Returns the seconds until one more is within a limit of `most`, where nothing is added meanwhile; 0.0 for
+        now. The owner must be known."""
+        if most is None:
+            return 0.0
+        (period, counted), moment = LIMITS[name], self._usage.clock()
+        slides, into, room = period == MINUTE, moment % period, most - 1
+        now, before = (
+            sum(self._usage.spent(owner, period, at)[each] for each in counted) for at in (moment, moment - period)
+        )
+        if now <= room:
+            left = max(0.0, _gone_to(before, room - now) - into) if slides else 0.0
+        else:
+            left = period - into + (_gone_to(now, room) if slides else 0.0)
+        return left if left > _ROUNDING else 0.0
 
 
-def _until_fewer(used: _Used, now: float, most: int | None) -> float:
+def _gone_to(count: int, room: int) -> float:
+    """Returns the second of a minute by which no more than `room` of the minute before are in the window."""
+    return MINUTE * (1 - room / count) if count > room else 0.0
+
+
+def _until_fewer(known: Known, now: float, most: int | None) -> float:
     """Returns the seconds until a request has probably ended, as long as they took lately; 0.0 where one more fits."""
-    if most is None or len(used.begun) < most:
+    if most is None or len(known.begun) < most:
         return 0.0
-    return max(1.0, used.seconds - (now - used.begun[0]))
+    return max(1.0, known.seconds - (now - known.begun[0]))

@@ -52,10 +52,12 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class KeyLimits(msgspec.Struct, frozen=True):
-    """What a key may use of one instance; None is without a limit."""
+    """What a key may use of all instances of a database, and requests at a time of each; None is without a limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    requests_per_day: int | None = None
+    tokens_per_day: int | None = None
     concurrent: int | None = None
 
 

@@ -29,8 +29,9 @@ SCREENS: Final = (
     Screen("/sessions/{session}", "session", "sessions"),
     Screen("/live", "live", "live"),
     Screen("/jobs", "jobs", "jobs"),
+    Screen("/keys", "keys", "keys"),
 )
-MENU: Final = ("models", "playground", "sessions", "live", "jobs")
+MENU: Final = ("models", "playground", "sessions", "live", "jobs", "keys")
 """Each is a screen without a place in its address, and the string of its entry."""
 START: Final = "models"
 MISSING: Final = Screen("", "missing")

@@ -58,6 +58,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             await made.post("/v1/batches", batch)
             profile = await made.post("/v1/profiles", {"steps": 1})
             await ended(made, f"/v1/profiles/{profile['id']}")
+        await world.app.state.service.answers.usage.write()
         yield made
 
 

@@ -20,10 +20,11 @@ from models.repository.disk.records import FileRecords
 from models.repository.repository import Repository
 from service.api.edge.bearers import Bearers
 from service.errors import Unavailable
-from service.generation import quotas
+from service.generation import quotas, usage
 from service.storage import keys as stored
 from service.storage.keys import Keys
 from service.storage.records.mirror import Mirror, changes_of
+from service.storage.usage import DAY
 from tests import postgres
 from tests.api.batching import create, ended, hurry, jsonl, request, with_batches
 from tests.api.conftest import KEY
@@ -173,7 +174,7 @@ async def test_a_key_ends_by_itself_and_a_change_acts_at_once(world: World) -> N
     id, bearer = await made(world, expires_at="2001-01-01T00:00:00+09:00")
     ended = await world.client.get("/v1/models", headers=bearer)
     assert ended.status_code == 401 and "has ended" in ended.text
-    later = {"expires_at": "2999-01-01T00:00:00Z", "scopes": ["generate"]}
+    later = {"expires_at": "2999-01-01T00:00:00Z", "scopes": ["sessions"]}
     changed = await world.client.patch(f"/v1/keys/{id}", json=later, headers=OPERATOR)
     assert changed.json()["expires_at"] == "2999-01-01T00:00:00+00:00"
     assert (await world.client.get("/v1/models", headers=bearer)).status_code == 403
@@ -331,14 +332,23 @@ async def _within_a_second(world: World, bearer: Headers, expected: bool) -> Non
 @pytest.fixture
 def clock(world: World) -> Clock:
     moved = Clock()
-    world.app.state.service.answers.quotas = quotas.Quotas(lambda: moved.now.timestamp())
+    world.app.state.service.answers.usage.clock = lambda: moved.now.timestamp()
     return moved
 
 
 @pytest.mark.parametrize(
-    "limit", [{"requests_per_minute": 3}, {"tokens_per_minute": 50}], ids=lambda each: next(iter(each))
+    ("limit", "longest"),
+    [
+        ({"requests_per_minute": 3}, 120),
+        ({"tokens_per_minute": 50}, 120),
+        ({"requests_per_day": 3}, DAY),
+        ({"tokens_per_day": 50}, DAY),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
-async def test_a_quota_that_is_spent_says_when_to_come_back(world: World, clock: Clock, limit: dict[str, int]) -> None:
+async def test_a_quota_that_is_spent_says_when_to_come_back(
+    world: World, clock: Clock, limit: dict[str, int], longest: int
+) -> None:
     """And is true: a second before, it is refused still; then it passes. Other keys and other scopes pass."""
     (_, mine), (_, other) = await made(world, limits=limit), await made(world)
     clock.move(17)
@@ -350,7 +360,12 @@ async def test_a_quota_that_is_spent_says_when_to_come_back(world: World, clock:
     refused = openai_error(answer, 429, "rate_limited")
     assert refused["type"] == "rate_limit_error" and next(iter(limit)) in refused["message"]
     seconds = int(answer.headers["retry-after"])
-    assert 1 < seconds <= 120
+    assert longest / 100 < seconds <= longest
+    to_world: Any = {"http_client": world.client, "base_url": "http://localhost/v1"}
+    client: Any = openai.AsyncOpenAI(api_key="k", max_retries=0, **to_world)
+    with pytest.raises(openai.RateLimitError) as told:
+        await client.chat.completions.create(model="demo", extra_headers=dict(mine), **ASK)
+    assert told.value.response.headers["retry-after"] == str(seconds)
     assert (await world.client.post(url, json=ASK, headers=other)).status_code == 200
     assert await passes(world, mine)
     clock.move(seconds - 1)
@@ -375,15 +390,22 @@ async def test_only_so_many_requests_run_at_a_time(world: World) -> None:
         assert again.status_code in (200, 422), "a refused request gives its place back"
 
 
+async def no_store() -> Any:
+    raise Unavailable("away")
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_a_window_admits_after_its_wait_and_not_before(seed: int) -> None:
+async def test_a_window_admits_after_its_wait_and_not_before(seed: int) -> None:
     draw = random.Random(seed)
-    window, now, most = quotas.Window(), draw.uniform(0, 500), draw.randint(1, 50)
+    now, most, counts = draw.uniform(0, 500), draw.randint(1, 50), usage.Usage(no_store, lambda: now)
+    await counts.known("key")
     for _ in range(200):
         now += draw.expovariate(most / 30)
-        wait = window.wait(now, most)
-        if wait:
-            assert window.wait(now + 0.9 * wait, most) and wait <= 120
-            now += wait
-            assert not window.wait(now, most)
-        window.add(now, draw.choice([1, 1, most]))
+        if wait := quotas.Quotas(counts).wait("key", "tokens_per_minute", most):
+            assert wait <= 120
+            began = now
+            now = began + 0.9 * wait
+            assert quotas.Quotas(counts).wait("key", "tokens_per_minute", most)
+            now = began + wait
+            assert not quotas.Quotas(counts).wait("key", "tokens_per_minute", most)
+        counts.answered("key", "demo:1", {"prompt_tokens": draw.choice([1, 1, most])})

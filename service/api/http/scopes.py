@@ -22,20 +22,25 @@ MODELS_WRITE: Final = "models:write"
 EVERY: Final = frozenset({GENERATE, SESSIONS, MODELS_READ, MODELS_WRITE, METRICS, ADMIN})
 _OPEN: Final = re.compile(r"/(livez|readyz|ui(/.*)?)")
 """Probes, and pages that have nothing of their own: their scripts ask for what they show."""
-_NEEDED: Final[tuple[tuple[str, str, str], ...]] = (
+_LISTS: Final = r"/v1/models(/.*)?|/api/(tags|ps|version)|/tokenizer_info|/v2(/health/.*|/models/.*)?"
+"""What clients read before they generate: the models that answer the caller, and how these read text."""
+_NEEDED: Final[tuple[tuple[str, str, *tuple[str, ...]], ...]] = (
+    (r"GET", r"/v1/usage"),
+    (r"GET", _LISTS, GENERATE, MODELS_READ),
+    (r"POST", r"/api/show", GENERATE, MODELS_READ),
     (r"GET", r"/metrics", METRICS),
     (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
     (r".*", r"/v1/(profiles|keys|audit)(/.*)?", ADMIN),
-    (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
+    (r"GET", r"/v1/(repository|jobs|deployments|batching|live)(/.*)?", MODELS_READ),
     (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
     (r"POST", r"/v2/repository/index", MODELS_READ),
     (r"POST", r"/v2/repository/.*", MODELS_WRITE),
-    (r"POST", r"/api/show", MODELS_READ),
     (r"POST", r".*", GENERATE),
     (r".*", r"/v1/(files|batches|responses|chat/completions)(/.*)?", GENERATE),
     (r"GET", r".*", MODELS_READ),
 )
-"""Methods and paths as patterns; the first that fits names the scope."""
+"""Methods and paths as patterns; the first that fits names the scopes, of which one is enough. Where there is none,
+each caller sees the own alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,13 @@ class Caller:
 
 
 @lru_cache(maxsize=1024)
-def scope_of(method: str, path: str) -> str | None:
-    """Returns the scope that a caller of a route needs, by the route's template; None where every caller may pass."""
+def scopes_of(method: str, path: str) -> tuple[str, ...] | None:
+    """Returns the scopes of which a caller of a route needs one, by the route's template: none where any key will do,
+    and None where none is needed."""
     if _OPEN.fullmatch(path):
         return None
-    fits = (scope for verbs, paths, scope in _NEEDED if re.fullmatch(verbs, method) and re.fullmatch(paths, path))
-    return next(fits, ADMIN)
+    fits = (scopes for verbs, paths, *scopes in _NEEDED if re.fullmatch(verbs, method) and re.fullmatch(paths, path))
+    return tuple(next(fits, [ADMIN]))
 
 
 def enforced() -> Any:
@@ -77,16 +83,17 @@ def enforced() -> Any:
 
 
 async def _check(request: Request) -> None:
-    scope = scope_of(request.method, request.scope["route"].path)
-    if scope is not None:
-        require(request, scope)
-    if scope == GENERATE and request.state.limits is not None:
+    scopes = scopes_of(request.method, request.scope["route"].path)
+    if scopes:
+        require(request, *scopes)
+    if scopes == (GENERATE,) and request.state.limits is not None:
         quotas = request.app.state.service.answers.quotas
-        request.state.leave = quotas.enter(request.state.owner, request.state.limits)
+        request.state.leave = await quotas.enter(request.state.owner, request.state.limits)
     await audit_notes.begin(request)
 
 
-def require(request: Request, scope: str) -> None:
-    """Raises Forbidden where the caller lacks the scope."""
-    if scope not in request.state.scopes:
-        raise Forbidden(f"This needs a key with the scope {scope}: send another key, or have the scope added")
+def require(request: Request, *scopes: str) -> None:
+    """Raises Forbidden where the caller has none of the scopes."""
+    if request.state.scopes.isdisjoint(scopes):
+        named = " or ".join(scopes)
+        raise Forbidden(f"This needs a key with the scope {named}: send another key, or have the scope added")

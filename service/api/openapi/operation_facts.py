@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from service.api.http.scopes import scope_of
+from service.api.http.scopes import scopes_of
 
 _ASKED: Final = [{"role": "user", "content": "안녕하세요"}]
 EXAMPLES: Final[dict[str, dict[str, Any]]] = {
@@ -188,17 +188,18 @@ def add_facts(document: dict[str, Any], keyed: bool, open_metrics: bool) -> None
         for method, operation in methods.items():
             _add(operation, method.upper(), path)
             is_open = keyed and open_metrics and path == "/metrics"
-            _secure(operation, None if is_open else scope_of(method.upper(), path), keyed)
+            _secure(operation, None if is_open else scopes_of(method.upper(), path), keyed)
 
 
-def _secure(operation: dict[str, Any], scope: str | None, keyed: bool) -> None:
-    """Says how to show the key: not at all where `scope` is None, and on its own machine only where there is none."""
-    if scope is None:
+def _secure(operation: dict[str, Any], scopes: tuple[str, ...] | None, keyed: bool) -> None:
+    """Says how to show the key: not at all where `scopes` is None, and on its own machine only where there is none."""
+    if scopes is None:
         operation["security"] = []
         for status in ("401", "403"):
             del operation["responses"][status]
         return
-    operation["security"] = [*([] if keyed else [{}]), *({name: [scope]} for name in SCHEMES)]
+    asked = [[scope] for scope in scopes] or [[]]
+    operation["security"] = [*([] if keyed else [{}]), *({name: each} for each in asked for name in SCHEMES)]
 
 
 def _add(operation: dict[str, Any], method: str, path: str) -> None:

@@ -54,11 +54,14 @@ Count = Annotated[int, Field(ge=1, le=1 << 53)]
 
 
 class LimitsBody(Wire):
-    """What a key may use of each instance; what is absent has no limit. `tokens_per_minute` counts prompts and answers
-    when they have ended, `concurrent` requests at a time. Requests are those of the scope `generate`."""
+    """What a key may use of all instances, and `concurrent` requests at a time of each; what is absent has no limit.
+    Tokens are those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are
+    those of the scope `generate`."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
+    requests_per_day: Count | None = None
+    tokens_per_day: Count | None = None
     concurrent: Count | None = None
 
 
@@ -96,6 +99,8 @@ class RotateBody(Wire):
 class LimitsShown(Shown):
     requests_per_minute: int | None
     tokens_per_minute: int | None
+    requests_per_day: int | None
+    tokens_per_day: int | None
     concurrent: int | None
 
 

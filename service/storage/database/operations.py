@@ -21,6 +21,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
         "find",
         "of",
         "thread",
+        "used",
     ),
     "write": (
         *("create", "patch", "delete", "add_messages", "edit_message", "delete_message", "fork", "import_lines"),
@@ -29,7 +30,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     ),
     "maintain": (
         *("sweep", "erase", "erase_owner", "remove_expired", "cut"),
-        *("claim", "advance", "end", "release", "present", "open_ids", "in_store"),
+        *("claim", "advance", "end", "release", "present", "open_ids", "in_store", "count", "spent"),
     ),
 }
 OPERATIONS: Final[dict[str, Operation]] = {name: kind for kind, names in _METHODS.items() for name in names}

@@ -1,10 +1,9 @@
-"""The tables define the schema, once. Only `owned`, `retention` and the migrations may name them
-(tests/test_architecture.py).
+"""The tables define the schema, once. Few modules may name them (tests/test_architecture.py).
 
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
     sessions ─< feedback (votes, each on the answer in one message, or in two)
     files (their contents are on the disk)    batches (each reads a file; `facts` is what no query asks for)
-    answers (responses and chat completions that clients read again)
+    answers (responses and chat completions that clients read again)    usage (counts by owner, period and model)
     session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
@@ -263,4 +262,19 @@ batches = Table(
     Index("batches_newest", "owner", "created_at", "id"),
     Index("batches_status", "status", "created_at"),
     sqlite_autoincrement=True,
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("seconds", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("model", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Index("usage_time", "seconds", "start"),
 )

@@ -28,11 +28,13 @@ from service.storage.database.tables import (
     messages,
     sessions,
     summaries,
+    usage,
 )
 from service.storage.sessions import search
 from service.storage.sessions.change import text_of
 from service.storage.sessions.knowledge import remove as remove_document
 from service.storage.sessions.owned import Owned
+from service.storage.sessions.usage import remove_old
 
 _BATCH = 100
 _MERGED_PAGES = 500
@@ -60,12 +62,13 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
 
 
 async def remove_expired(database: Database, now: datetime) -> tuple[int, int]:
-    """Removes expired sessions, answers, and responses kept for keys, a few at a time so that writers get in between.
-    Returns the number of sessions, and of other rows."""
+    """Removes expired sessions, answers, responses kept for keys, and counts, a few at a time so that writers get in
+    between. Returns the number of sessions, and of other rows that held words."""
     others = 0
     async with database.writing() as connection:
         for table in (idempotency, answers):
             others += (await connection.execute(delete(table).where(table.c.expires_at <= now))).rowcount
+        await remove_old(connection, now.timestamp())
     return await _remove_all(database, sessions.c.expires_at <= now), others
 
 
@@ -73,7 +76,7 @@ async def remove_owner(database: Database, owner: str) -> int:
     """Removes all that an owner has, expired or not. The contents of files go with the next sweep of their
     directory."""
     async with database.writing() as connection:
-        for table in (idempotency, answers, files, batches):
+        for table in (idempotency, answers, files, batches, usage):
             await connection.execute(delete(table).where(table.c.owner == owner))
         await _remove_knowledge(connection, knowledge.c.owner == owner)
     return await _remove_all(database, sessions.c.owner == owner)

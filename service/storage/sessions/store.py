@@ -51,6 +51,7 @@ from service.storage.sessions.rows import (
 )
 from service.storage.sessions.search import search
 from service.storage.sessions.turn_locks import TurnLocks
+from service.storage.sessions.usage import StoredUsage
 from service.storage.sessions.values import (
     History,
     Json,
@@ -94,6 +95,7 @@ class SessionStore:
         self.batches = StoredBatches(*of_owners)
         self.files = StoredFiles(*of_owners)
         self.audit = Trail(database)
+        self.usage = StoredUsage(database)
 
     @classmethod
     async def open(

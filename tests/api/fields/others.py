@@ -158,10 +158,7 @@ ROLLOUT: Final = Table(
 _BOUNDS: Final = (
     acts("models", ["demo:1"], "answer.models"),
     acts("expires_at", "2999-01-01T00:00:00+00:00", "answer.expires_at"),
-    *(
-        acts(f"limits.{name}", 7, f"answer.limits.{name}")
-        for name in ("requests_per_minute", "tokens_per_minute", "concurrent")
-    ),
+    *(acts(f"limits.{name}", 7, f"answer.limits.{name}") for name in keys.LimitsBody.model_fields),
 )
 KEY: Final = Table(
     keys.KeyBody,

@@ -29,7 +29,7 @@ class Parameter:
 
 def ids(answer: Any) -> list[Any]:
     """What tells the entries of a page apart."""
-    names = ("id", "version", "name", "number")
+    names = ("id", "version", "name", "number", "model")
     return [next((each[name] for name in names if each.get(name)), None) for each in data(answer)]
 
 
@@ -101,6 +101,7 @@ ALIAS: Final = f"{MODEL}/aliases/{{alias}}"
 MESSAGE: Final = "/v1/sessions/{session_id}/messages/{message_id}"
 AUDIT: Final = "get /v1/audit"
 VOTES: Final = "get /v1/feedback"
+USAGE: Final = "get /v1/usage"
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     *page(COMPLETIONS, order="desc"),
     Parameter(COMPLETIONS, "model", "other:1", fewer),
@@ -183,6 +184,12 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(AUDIT, "owner", "nobody", none),
     Parameter(AUDIT, "since", "2999-01-01T00:00:00Z", none),
     Parameter(AUDIT, "until", "2001-01-01", none),
+    *pages(USAGE),
+    Parameter(USAGE, "by", "week", status=422),
+    Parameter(USAGE, "key", "key_nobody", none),
+    Parameter(USAGE, "model", "other", fewer),
+    Parameter(USAGE, "since", "2999-01-01T00:00:00Z", status=422),
+    Parameter(USAGE, "until", "2001-01-01T00:00:00Z", none),
     *pages("get /v1/profiles"),
     *(Parameter("get /v1/profiles/compare", each, "x", status=404, beside={"a": "x", "b": "x"}) for each in "ab"),
     Parameter("get /v1/repository/models", "query", "oth", fewer),

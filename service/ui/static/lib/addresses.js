@@ -19,6 +19,7 @@ export const pages = {
   session: id => page(`sessions/${part(id)}`),
   live: () => page('live'),
   jobs: () => page('jobs'),
+  keys: () => page('keys'),
   job: id => page(`jobs?job=${part(id)}`),
 };
 

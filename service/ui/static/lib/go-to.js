@@ -6,7 +6,7 @@ import {useSettled} from './screen.js';
 import {t} from './words.js';
 
 const found = document.getElementById('go-to-found');
-const screens = ['models', 'playground', 'sessions', 'live', 'jobs'].map(name => ({text: t(`title.${name}`), to: pages[name]()}));
+const screens = ['models', 'playground', 'sessions', 'live', 'jobs', 'keys'].map(name => ({text: t(`title.${name}`), to: pages[name]()}));
 
 const models = async text =>
   (await ask(`v1/repository/models${query({query: text})}`)).data.map(({name}) => ({text: name, to: pages.model(name)}));

@@ -1,4 +1,4 @@
-// The parts that screens are made of: tables, fields, dialogs, facts. They know no data and no address.
+// The parts of screens: tables, fields, dialogs, facts. They know no data and no address.
 import {html, useEffect, useId, useRef} from './view.js';
 import {t} from './words.js';
 
@@ -48,21 +48,21 @@ export function Checkbox({label, checked, onChange, ...rest}) {
   return html`<label class="inline"><input type="checkbox" checked=${checked} onChange=${event => onChange(event.target.checked)} ...${rest} />${label}</label>`;
 }
 
-// A dialog that is open while it is on the page; Escape and its Close button call `onClose`.
+// A dialog that is open while it is on the page; Escape calls `onClose`.
 export function Dialog({title, onClose, children}) {
   const box = useRef();
   const id = useId();
   useEffect(() => {
     const before = document.activeElement;
     box.current.showModal();
-    return () => before?.focus?.();
+    return () => document.activeElement === document.body && before?.focus?.();
   }, []);
   return html`<dialog ref=${box} aria-labelledby=${id} onClose=${onClose}>
     <h2 id=${id}>${title}</h2>${children}
   </dialog>`;
 }
 
-// Asks once more before something that cannot be undone; `children` say what is lost.
+// Asks before what cannot be undone; `children` say what is lost.
 export function Confirm({title, onClose, onConfirm, children}) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${children}</p>

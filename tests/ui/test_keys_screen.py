@@ -1,0 +1,80 @@
+"""The keys' screen in a real browser: a key is made, shown once, used, rotated and deleted."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.server import Server
+from tests.ui.browser import cells, needs_browser, window
+from tests.ui.conftest import KEY
+
+pytestmark = needs_browser
+
+
+def test_a_key_from_its_making_to_its_end(chromium: Browser, keyed: Server) -> None:
+    with window(chromium, keyed.url) as shown:
+        page = shown.page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(f"{keyed.url}/ui/keys")
+        page.get_by_label("Key").fill(KEY)
+        page.get_by_role("button", name="Sign in").click()
+        shown.forget("401")
+        expect(page.get_by_role("status")).to_contain_text("There is no key yet")
+        page.get_by_role("button", name="Create key").click()
+        dialog = page.get_by_role("dialog", name="Create key")
+        dialog.get_by_role("textbox", name="Name", exact=True).fill("shop")
+        dialog.get_by_role("checkbox", name="sessions").check()
+        dialog.get_by_role("textbox", name=re.compile("^Models")).fill("demo, demo:2")
+        dialog.get_by_label("Ends").fill("2999-01-31T12:00")
+        dialog.get_by_role("spinbutton", name="Tokens a day").fill("5")
+        dialog.get_by_role("button", name="Create key").click()
+        region = page.get_by_role("region", name="Secret of shop")
+        copy = region.get_by_role("button", name="Copy key")
+        expect(copy).to_be_focused()
+        secret = region.locator("code").inner_text()
+        copy.click()
+        assert page.evaluate("navigator.clipboard.readText()") == secret
+        table = page.get_by_role("table", name="Keys")
+        (row,) = cells(table)
+        assert row[0].startswith("shop\nkey_") and row[1].split() == ["generate", "sessions"]
+        assert row[2] == "demo, demo:2" and row[3] == "Tokens a day: 5" and "2999" in row[4]
+        statuses = [ask(keyed, secret) for _ in range(2)]
+        assert statuses == [200, 429]
+
+        table.get_by_role("button", name="Rotate").click()
+        page.get_by_role("dialog", name="Rotate").get_by_role("button", name="Rotate").click()
+        expect(region.locator("code")).not_to_have_text(secret)
+        assert (ask(keyed, secret), ask(keyed, region.locator("code").inner_text())) == (401, 429)
+        region.get_by_role("button", name="Hide").click()
+        expect(region).to_have_count(0)
+
+        page.wait_for_timeout(1500)  # counts are written once a second
+        page.reload()
+        assert secret not in page.content()
+        usage = page.get_by_role("table", name="Usage")
+        expect(usage.get_by_role("row", name="shop demo:2")).to_be_visible()
+        page.get_by_role("combobox", name="Period").select_option("hour")
+        page.get_by_role("combobox", name="Key").select_option("shop")
+        expect(usage.get_by_role("columnheader").first).to_have_text("Hour")
+        expect(usage.get_by_role("row")).to_have_count(3)
+        assert {(each[1], each[2], each[3], each[4]) for each in cells(usage)} == {
+            ("shop", "demo:2", "1", "0"),
+            ("shop", "–", "0", "2"),
+        }
+        table.get_by_role("button", name="Delete key").click()
+        confirm = page.get_by_role("dialog", name="Delete key")
+        expect(confirm).to_contain_text("every server refuses shop")
+        confirm.get_by_role("button", name="Delete key").click()
+        expect(table).to_have_count(0)
+        expect(page.get_by_role("button", name="Create key")).to_be_focused()
+        assert not shown.complaints, shown.complaints
+
+
+def ask(server: Server, key: str) -> int:
+    body = {"messages": [{"role": "user", "content": "안녕하세요"}], "max_tokens": 4}
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        headers = {"Authorization": f"Bearer {key}"}
+        return client.post("/v1/chat/completions", json=body, headers=headers).status_code
