@@ -58,7 +58,7 @@ def read_header(path: Path, packed: bool = False) -> list[Tensor]:
     try:
         with path.open("rb") as stream:
             raw, data_bytes = _raw_header(stream)
-        raw.pop("__metadata__", None)
+        _check_metadata(raw.pop("__metadata__", None))
         if len(raw) > MAX_TENSORS:
             raise _Malformed(f"lists {len(raw):,} tensors; at most {MAX_TENSORS:,} are accepted")
         dtypes = tuple(ITEM_BYTES | FP8 if packed else ITEM_BYTES)
@@ -116,6 +116,12 @@ def _raw_header(stream: BinaryIO) -> tuple[dict[str, object], int]:
 
 def _no_constant(text: str) -> object:
     raise _Malformed(f"holds {text}")
+
+
+def _check_metadata(metadata: object) -> None:
+    texts = metadata.values() if isinstance(metadata, dict) else () if metadata is None else (None,)
+    if not all(isinstance(text, str) for text in texts):
+        raise _Malformed("has a __metadata__ that is not texts by their names")
 
 
 def _tensor(name: str, entry: object, dtypes: Sequence[str]) -> tuple[Tensor, int, int]:

@@ -405,6 +405,8 @@ BAD_HEADERS: dict[str, tuple[object, bytes]] = {
     "not json": (b"{", b""),
     "not utf-8": (b"\xff{}", b""),
     "not an object": ([], b""),
+    "metadata of a number": ({"__metadata__": {"a": 1}}, b""),
+    "metadata of a list": ({"__metadata__": []}, b""),
     "deep": (b'{"a":' * 200_000, b""),
     "duplicate": (b'{"a":' + ONE + b',"a":' + ONE + b"}", b"x"),
     "too many": ({f"t{n}": entry("U8", [0], 0, 0) for n in range(MAX_TENSORS + 1)}, b""),
