@@ -27,6 +27,7 @@ from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, 
 from models.repository import published
 from models.repository.report import Effort
 from service.cli import needs
+from service.cli.audit import tell
 from service.cli.transfer import downloading, working
 from service.cli.trial import Trial
 from service.deployments.needs import needs_of_entry
@@ -306,7 +307,9 @@ class Preparation:
                 if not is_usual or parent is None:
                     raise
                 return parent
-        return self._store.get(done["model"], done["version"])
+        made = self._store.get(done["model"], done["version"])
+        tell("versions.import" if made.lineage.parent is None else "versions.quantize", made.reference)
+        return made
 
     def evaluate(self, manifest: Manifest) -> None:
         """Measures a version that has no report, or was only checked."""

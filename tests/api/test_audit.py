@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from models.repository.repository import Repository
@@ -260,9 +261,12 @@ async def test_no_secret_and_no_text_is_in_any_row(world: World) -> None:
 
 
 async def test_the_command_verifies_exports_and_cuts(world: World, tmp_path: Path) -> None:
-    for version in ("1", "2", "1"):
-        await sent(world, "PUT", ALIAS, {"version": version})
-    last = (await rows(world))[-1]
+    with capture_logs() as logged:
+        for version in ("1", "2", "1"):
+            await sent(world, "PUT", ALIAS, {"version": version})
+        last = (await rows(world))[-1]
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(["no JSON", *map(json.dumps, logged)]))
     await world.app.state.service.answers.conversations.stop()
 
     def run(*words: str, status: int = 0, group: str = "audit") -> str:
@@ -271,21 +275,29 @@ async def test_the_command_verifies_exports_and_cuts(world: World, tmp_path: Pat
         assert done.exit_code == status, done.output
         return done.output
 
+    def by_hand(*statements: str) -> None:
+        with closing(sqlite3.connect(world.settings.data_dir / "sessions.db")) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
     def commands() -> None:
         told = json.loads(run("verify", "--json"))
         assert told["ok"] and told["last"] == {"number": last["number"], "hash": last["hash"]}
         copy = tmp_path / "copy.jsonl"
         copy.write_text(run("export"))
         assert json.loads(copy.read_text().splitlines()[-1]) == last
+        assert "no problems" in run("verify", "--log", str(log))
         assert "no problems" in run("verify", "--log", str(copy), "--anchor", f"{last['number']}:{last['hash']}")
         run("promote", "other:3", "--alias", "stable", group="model")
         told = json.loads(run("export").splitlines()[-1])
         assert (told["action"], told["subject"], told["owner"]) == ("aliases.promote", "other@stable", "kim")
         assert "0 rows removed" in run("cut", "--older-than-days", "1")
-        with closing(sqlite3.connect(world.settings.data_dir / "sessions.db")) as connection, connection:
-            connection.execute("DROP TRIGGER audit_unchanged")
-            connection.execute("UPDATE audit SET subject = 'other@production' WHERE number = 2")
+        by_hand("DROP TRIGGER audit_unchanged", "UPDATE audit SET subject = 'other@production' WHERE number = 2")
         assert "Row 2 was changed" in run("verify", status=1)
+        by_hand("DROP TRIGGER audit_kept", "DELETE FROM audit WHERE number > 1")
+        by_hand("UPDATE audit_head SET number = 1, hash = (SELECT hash FROM audit)")
+        assert "no problems" in run("verify"), "an end that was cut well"
+        assert "Rows 2 to 3 are missing" in run("verify", "--log", str(log), status=1)
         assert "names row" in run("verify", "--anchor", f"99:{'0' * 64}", status=1)
 
     await asyncio.to_thread(commands)

@@ -229,10 +229,15 @@ async def test_refusals_of_a_minute_are_few_rows(tmp_path: Path, monkeypatch: py
             audit.wrong_key(401, f"10.0.0.{number % 10}")
         audit.count(Refusal("keys.create", 403, owner="key_1"))
         await audit.flush()
-        await audit.flush()
+        audit.wrong_key(401, "10.1.1.1")
+        await audit.close()
         rows, _ = await trail.all({}, None, None, None, 100)
         counted = {(row.entry.peer, row.entry.detail) for row in rows}
-        assert len(rows) == 5 and ("", '{"status":401,"times":700}') in counted
+        assert (
+            len(rows) == 6
+            and ("10.1.1.1", '{"status":401,"times":1}') in counted
+            and ("", '{"status":401,"times":700}') in counted
+        )
         assert all(row.entry.outcome == "refused" for row in rows)
 
 

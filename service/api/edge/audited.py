@@ -8,11 +8,10 @@ client could send many.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.audit_notes import Note
@@ -105,7 +104,7 @@ class Audited:
 
         async def tell_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await told.end(message["status"], Headers(raw=message["headers"]).get("location", ""))
+                await told.end(message["status"], message["headers"])
             await send(message)
 
         try:
@@ -140,11 +139,12 @@ class _Request:
             self._has_begun = True
         return operation is not None
 
-    async def end(self, status: int, location: str = "") -> None:
-        """Tells how the request ended, once."""
+    async def end(self, status: int, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Tells how the request ended, once. Most requests are told nowhere."""
         operation = self._operation
         if operation is None or self._has_ended:
             return
+        location = dict(headers).get(b"location", b"").decode()
         self._has_ended = True
         outcome, is_done = _outcome(status), status < 400
         subject = self._subject(operation, location) if is_done or status in THERE else ""

@@ -32,6 +32,7 @@ from models.manifest import DEFAULT_ALIAS, Manifest, precision_of
 from models.repository import published
 from models.repository.repository import Repository
 from service.cli import needs
+from service.cli.audit import tell
 from service.cli.preparation import Preparation, Prepared, Words
 from service.cli.serve.checks import check_directory, listening_address
 from service.cli.settings import settings_or_exit, settings_with_file
@@ -176,6 +177,7 @@ def _settled(settings: Settings, prepared: Prepared, words: Words) -> str:
         name, version = manifest.name, manifest.version
         override = words.precision is not None and not (limits and limits.measured)
         store.promote(name, DEFAULT_ALIAS, version, reason, settings.who, limits=limits, override=override)
+        tell("aliases.promote", f"{name}@{DEFAULT_ALIAS}", version=version)
     if prepared.hub:
         Refs(settings.data_dir).put(prepared.hub, prepared.commit)
         downloads.discard(settings.data_dir, prepared.hub, prepared.commit)
