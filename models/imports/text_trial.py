@@ -77,7 +77,6 @@ def _used(tokenizer: Tokenizer, patterns: Sequence[str]) -> str:
     tokenizer.no_padding()
     if (tokens := len(tokenizer.encode("a" * _FEW))) > 2 * _FEW:  # what it puts around every text is among them
         return f"makes {tokens:,} tokens of a text of {_FEW} characters"
-    tokenizer.decode(tokenizer.encode("a 도시락 1").ids)
     end = "!\0" + "".join(patterns)[:_CHARACTERS]  # what an expression looks for first is somewhere in the text
     for unit in _units(patterns):
         text, what = unit * (_CHARACTERS // len(unit)) + end, f"over {_CHARACTERS:,} characters that repeat {unit!r}"
@@ -89,7 +88,7 @@ def _used(tokenizer: Tokenizer, patterns: Sequence[str]) -> str:
 
 def _seconds(tokenizer: Tokenizer, text: str) -> float:
     begun = thread_time()
-    tokenizer.encode(text)
+    tokenizer.decode(tokenizer.encode(text).ids)
     return thread_time() - begun
 
 

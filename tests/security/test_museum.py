@@ -242,6 +242,8 @@ def tokenizers() -> Iterable[Exhibit]:
         deep = {"type": "Sequence", "normalizers": [deep]}
     for weakness, there, spoil, said in (
         ("CVE-2025-1194", "an expression never ended over a text", tokenizer(pre_tokenizer=hostile), "fails on a text"),
+        ("CVE-2025-1194", "an expression never ended over an answer", tokenizer(decoder={"type": "Sequence",
+            "decoders": [{"type": "Fuse"}, {**replaced("", ""), "pattern": {"Regex": "(a+)+$"}}]}), "fails on a text"),
         ("CVE-2025-1194", "an expression was cubic", tokenizer(pre_tokenizer=cubic), "fails on a text|takes too long"),
         ("a tokenizer.json", "one character became 2^60", tokenizer(normalizer=growing), "in its normalizer"),
         ("a tokenizer.json", "one character became a million", tokenizer(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from models.errors import InvalidSource
 from models.repository.repository import Repository
 from service import cli
 from service.settings import Settings
@@ -144,6 +145,13 @@ def test_failures_are_sentences(
     shown = capsys.readouterr().out
     assert ended.value.code == 1
     assert "error:" in shown and "Traceback" not in shown
+
+
+def test_an_import_renders_chats_as_a_server_does(tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "source")
+    (source / "chat_template.jinja").write_text("{{ 'a' * 200000000 }}")
+    with pytest.raises(InvalidSource, match="writes too much text"):
+        run("model", "import", str(source), "tiny")
 
 
 def test_a_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

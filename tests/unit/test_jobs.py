@@ -209,6 +209,14 @@ def test_what_jobs_publish_says_who_asked(tmp_path: Path) -> None:
     assert [each.precision for each in published] == ["bf16", "int8"]
 
 
+def test_an_import_renders_chats_as_a_server_does(tmp_path: Path) -> None:
+    settings, source = Settings(data_dir=tmp_path / "data"), save_llama(tmp_path / "source")
+    (source / "chat_template.jinja").write_text("{{ 'a' * 200000000 }}")
+    asked = {"source": str(source), "name": "tiny", "version": None, "precision": None, "revision": None}
+    with pytest.raises(InvalidSource, match="writes too much text"):
+        run("import", asked | {"author": "", "evaluate": "none"}, settings, silent)
+
+
 def test_result_and_progress() -> None:
     seen: list[tuple[float, str]] = []
     done = child.run("import", {}, os.environ, lambda *step: seen.append(step), FAKE)
