@@ -130,7 +130,8 @@ class Usage:
 
     async def _pass(self) -> None:
         await asyncio.sleep(WRITE_SECONDS)
-        await self.write()
+        with suppress(DosirakError):  # the database tells of itself, and counts wait for the next pass
+            await self.write()
 
     def _count(self, owner: str, seconds: int, counts: Counts, model: str = "") -> None:
         named = owner[:_SHORT] if owner.startswith(_OPERATOR) else owner

@@ -71,6 +71,7 @@ OPERATIONS: Final = {
     "metrics": Operation(NOTHING, "GET", "/metrics"),
     "history": Operation(READS, "GET", "/v1/sessions/{session}/messages"),
     "sessions": Operation(READS, "GET", "/v1/sessions?q=h"),
+    "usage": Operation(READS, "GET", "/v1/usage"),
     "content of a file": Operation(READS, "GET", "/v1/files/{file}/content"),
     "turn": Operation(WRITES, "POST", "/generate", {"session_id": "{session}", "messages": [HI]}),
     "chat turn": Operation(WRITES, "POST", "/v1/chat/completions", {"session_id": "{session}", "messages": [HI]}),
