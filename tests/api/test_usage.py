@@ -173,6 +173,10 @@ async def test_counts_of_many_writers_add_up_and_old_ones_leave(url: str) -> Non
         await each.close()
 
 
+async def no_row(counts: object) -> None:
+    raise Unavailable("away")
+
+
 async def test_while_the_database_is_away_requests_pass_and_counts_wait(tmp_path: Path) -> None:
     clock, is_away = Clock(), True
     store, _ = await instance(new_database("sqlite", tmp_path), clock)
@@ -190,6 +194,9 @@ async def test_while_the_database_is_away_requests_pass_and_counts_wait(tmp_path
     clock.move(3 * MINUTE)
     (await quotas.enter("shop", limits))()
     is_away = False
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Unavailable):
+        patched.setattr(store.usage, "count", no_row)
+        await usage.write()
     await usage.write()
     with refused():
         await quotas.enter("shop", limits)
