@@ -287,6 +287,9 @@ async def test_a_batch_of_a_deleted_key_gets_no_answers(tmp_path: Path, monkeypa
         lines = jsonl([request("a", model="demo"), request("b", model="other")])
         batch = await ended(world, await create(world, lines))
         assert (batch["request_counts"]["completed"], batch["request_counts"]["failed"]) == (1, 1)
+        await world.app.state.service.answers.usage.write()
+        used = (await world.client.get("/v1/usage")).json()["data"]
+        assert [(row["key"], row["model"], row["requests"]) for row in used] == [(id, "demo:1", 1)]
         world.engine.hold = asyncio.Event()
         lines = jsonl([request(f"{number}") for number in range(100)])
         batch = await create(world, lines)
