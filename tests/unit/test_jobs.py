@@ -82,6 +82,18 @@ async def test_a_full_disk_stops_no_job(jobs: Jobs, tmp_path: Path, monkeypatch:
     assert JobFiles(tmp_path).all() == [jobs.get(first.id), jobs.get(second.id)]
 
 
+def test_a_job_tells_its_failure_though_the_log_is_on_a_full_disk(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "service.evaluation.jobs.worker"],
+            input=b'{"kind": "no such kind", "arguments": {}}',
+            stdout=subprocess.PIPE,
+            stderr=full,
+            env={**os.environ, "DOSIRAK_DATA_DIR": str(tmp_path)},
+        )
+    assert json.loads(ended.stdout)["error"] == "KeyError: 'no such kind'"
+
+
 async def test_failures_are_told(jobs: Jobs) -> None:
     refused, died = jobs.submit("import", {"error": "no such directory"}), jobs.submit("import", {"exit": 3})
     await until(lambda: jobs.get(died.id).ended)

@@ -278,7 +278,8 @@ def run_process(prepare: Callable[[], BuildCore], argv: list[str]) -> int:
     except EOFError:
         return 0
     except Exception as error:  # the last place that can report the cause to the parent
-        traceback.print_exc()
+        with suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
         with suppress(EOFError):
             channel.send(Fatal(f"{type(error).__name__}: {error}"))
         return 1

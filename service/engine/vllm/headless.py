@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     except EOFError:
         return 0
     except Exception as error:  # the last place that can report the cause
-        traceback.print_exc()
+        with suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
         with suppress(OSError):
             parent.send(Lost(f"{type(error).__name__}: {error}"))
         return 1

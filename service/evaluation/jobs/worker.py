@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -207,7 +208,8 @@ def main() -> int:
     except (RepositoryError, DosirakError) as error:
         writer.send({"error": shortened(str(error))})
     except Exception as error:  # the last chance to report the error to the server; the traceback is for its log
-        traceback.print_exc()
+        with suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
         writer.send({"error": shortened(_unexpected(error))})
     return 0
 

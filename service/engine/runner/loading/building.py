@@ -295,7 +295,8 @@ def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
     try:
         return OffloadFile(cache, config.offload_directory, config.kv_offload_bytes)
     except OSError as error:
-        print(f"no KV blocks are kept on disk: {error}", file=sys.stderr)
+        with suppress(OSError):  # the log may be on the same full disk
+            print(f"no KV blocks are kept on disk: {error}", file=sys.stderr)
         return None
 
 
