@@ -19,7 +19,7 @@ from sqlalchemy import event
 from structlog.testing import capture_logs
 
 from models.repository.repository import Repository
-from service.storage.sessions.store import SessionStore
+from service.storage.sessions.store import PATIENCE_SECONDS, SessionStore
 from tests import disks, postgres
 from tests.fake_service import World, publish, serving
 from tests.migrated import begin_with_copies
@@ -251,14 +251,15 @@ def _refused(answer: httpx.Response, name: str) -> tuple[int, str, bool]:
     return (STATUSES.get(code, 200) if is_streamed else answer.status_code), code, "retry-after" in answer.headers
 
 
-async def test_a_database_that_is_damaged_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionStore, "open", partial(SessionStore.open, patience=PATIENCE))
+async def test_a_database_that_is_damaged_at_the_start(tmp_path: Path) -> None:
+    """It is refused at once: to wait for it mends nothing."""
     publish(Repository(tmp_path))
     database = tmp_path / "sessions.db"
     database.write_bytes(b"\xff" * PAGE)
     async with serving(tmp_path) as world:
         ask = [world.client.get("/v1/sessions") for _ in range(5)]
-        answers = await asyncio.gather(*ask)
+        async with asyncio.timeout(PATIENCE_SECONDS - 1):
+            answers = await asyncio.gather(*ask)
         assert {(each.status_code, bool(each.headers["retry-after"])) for each in answers} == {(503, True)}
         assert database.read_bytes() == b"\xff" * PAGE, "nobody made it anew"
         assert (await world.client.post("/generate", json={"inputs": "hi"})).status_code == 200

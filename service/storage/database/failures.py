@@ -24,8 +24,12 @@ RETRY_SECONDS = 1.0
 _LATER = 5 * RETRY_SECONDS
 
 
-def busy() -> Unavailable:
-    return Unavailable("The session database is busy: try again", retry_after=RETRY_SECONDS)
+class Busy(Unavailable):
+    """Others have the database for now, or it starts."""
+
+
+def busy() -> Busy:
+    return Busy("The session database is busy: try again", retry_after=RETRY_SECONDS)
 
 
 def _full() -> StorageFull:

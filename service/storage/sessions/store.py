@@ -20,10 +20,11 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import Conflict, InvalidRequest, Stale, Unavailable
+from service.errors import Conflict, InvalidRequest, Stale
 from service.storage.audit.trail import Trail
 from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
+from service.storage.database.failures import Busy
 from service.storage.outages import SESSIONS, Outages
 from service.storage.sessions import feedback, retention, transfer
 from service.storage.sessions.answers import StoredAnswers
@@ -118,7 +119,7 @@ class SessionStore:
             try:
                 await migrating.upgrade(database)
                 return cls(database, limits or Limits(), clock)
-            except Unavailable:  # the database is starting too, or another instance prepares it
+            except Busy:  # the database is starting too, or another instance prepares it
                 if asyncio.get_running_loop().time() > deadline:
                     await database.close()
                     raise
