@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
@@ -13,12 +14,14 @@ from typing import Any
 
 import bentoml
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.bento import image as carried
+from service.api.bento.asgi import FULL_COLLECTIONS, DeferredApp
 from service.api.bento.forwarding import ChatInput, GenerateInput, generate_body, post
 from service.api.bento.image import carried_models, image
 from service.api.tgi.schemas import GenerateBody
@@ -123,3 +126,16 @@ def test_models_are_found_by_the_whole_of_their_tag(tmp_path: Path, monkeypatch:
     assert carried_models(sources) == {"demo:2": Path("/store/demo:2")}
     (tmp_path / "bento.yaml").write_text("name: empty")
     assert carried_models(sources) == {}
+
+
+async def test_a_server_that_has_started_scans_seldom_what_lives_as_long() -> None:
+    """A full collection takes 0.1 s of the event loop and more, and probes wait for it."""
+    before = gc.get_threshold()
+    try:
+        deferred = DeferredApp(FastAPI)
+        async with deferred.router.lifespan_context(deferred):
+            assert gc.get_freeze_count() > 10_000
+            assert gc.get_threshold() == (*before[:2], FULL_COLLECTIONS)
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -29,8 +29,8 @@ class Door:
 
     @staticmethod
     def serving(settings: Settings) -> Door:
-        """Returns the door of the process that serves: it has loaded uvicorn, whose default protocol becomes ours.
-        BentoML's supervisor has not."""
+        """Returns the door of the process that serves: it has loaded uvicorn, whose default protocol and loop become
+        ours. BentoML's supervisor has not."""
         config = sys.modules.get("uvicorn.config")
         if config is None:
             return Door()
@@ -39,6 +39,7 @@ class Door:
         connections = Connections(Limits.of(settings).that_files_allow())
         door = Door(connections)
         config.HTTP_PROTOCOLS["auto"] = partial(JudgedConnection, connections, door)
+        config.LOOP_FACTORIES["auto"] = "service.api.edge.listening:loop_factory"
         return door
 
     def tell(self, metrics: Metrics, wrong_keys: WrongKeys, judge: Judge | None = None) -> None:
