@@ -20,6 +20,9 @@ _LONG_TEXT = 16_384
 _LONG_SECONDS = 0.1
 _LONG_TEXT_OF_SLOW = 512
 """The same once a shorter text took so long: some published expressions look back over all blanks before a word."""
+_BLOCK = 2048
+_LONG_RUN_SECONDS = 0.03
+"""For two blocks; most tokenizers take 5 ms."""
 _LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace", "WordPiece"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 Piece = tuple[int, int, int]
@@ -111,6 +114,7 @@ class Vocabulary:
         for a text that one of its expressions does not come to an end with."""
         try:
             if len(text) >= self.long_text:
+                self._refuse_slow_run(text)
                 return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
             begun = thread_time()
             encoding = self._rust.encode(text, add_special_tokens=add_special_tokens)
@@ -121,6 +125,20 @@ class Vocabulary:
             if type(error).__name__ != "PanicException":  # of the library; it is no Exception
                 raise
             raise InvalidRequest("This version's tokenizer fails on this text; send another text.") from None
+
+    def _refuse_slow_run(self, text: str) -> None:
+        """Raises InvalidRequest for thousands of blanks or digits in a row, where an expression looks back over all of
+        them at each: a mebibyte would take a thread ten minutes, and no thread can be ended."""
+        blocks = (text[at : at + _BLOCK] for at in range(0, len(text), _BLOCK))
+        run = next((block for block in blocks if block.isspace() or block.isnumeric()), "")
+        if len(run) < _BLOCK:
+            return
+        begun = thread_time()
+        self._rust.encode(f"{run}{run}a")
+        if thread_time() - begun > _LONG_RUN_SECONDS:
+            raise InvalidRequest(
+                f"This version's tokenizer takes too long over {_BLOCK:,} or more blanks or digits in a row: send fewer"
+            )
 
     def pieces(self, text: str) -> list[Piece]:
         return _pieces(self.encode(text))

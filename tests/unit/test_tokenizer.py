@@ -303,6 +303,21 @@ def test_a_slow_tokenizer_gets_a_thread_for_shorter_texts(tmp_path: Path) -> Non
     assert 0 < tokenizer.long_text < usual
 
 
+@pytest.mark.parametrize("unit", ["\u3000", "7"])
+def test_a_long_run_is_refused_where_it_takes_minutes_and_nowhere_else(tmp_path: Path, unit: str) -> None:
+    """Published expressions (DeepSeek's, SuperBPE's) look back over all blanks or digits at each of them."""
+    rust, text = byte_level(), f"{'word ' * 4000}{unit * 300_000}a"
+    assert len(load(tmp_path / "usual", rust).encode(text)) > 300_000
+    rust.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(each), "isolated") for each in (r"\s+$", r"(?=(\d{3})+(?!\d))")]
+    )
+    slow, begun = load(tmp_path / "slow", rust), perf_counter()
+    with pytest.raises(InvalidRequest, match="blanks or digits in a row"):
+        slow.encode(text)
+    assert perf_counter() - begun < 5
+    assert slow.encode("word " * 4000)
+
+
 def test_tokens_of_the_configuration_are_added_at_once(tmp_path: Path) -> None:
     """Each call of the library looks at all added tokens: one call a token took 25 minutes for a hundred thousand."""
     added = {str(300 + n): {"content": f"<x{n}>", "special": n % 2 == 0} for n in range(4000)}
