@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from types import FrameType
 
 import pytest
 
 from service.api.edge.stopping import Stopping, is_stopping
+from tests.waiting import until
 
 
 class Server:
@@ -19,6 +21,7 @@ class Server:
     def __init__(self) -> None:
         self.should_exit = False
         self.calls: list[int] = []
+        self.servers: list[asyncio.Server] = []
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         self.should_exit = True
@@ -61,6 +64,33 @@ async def test_a_drain_that_fails_ends_the_server_too(server: Server) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.01)
     assert server.calls == [signal.SIGTERM]
+
+
+async def test_the_port_is_closed_behind_the_drain_for_a_supervisor_that_holds_it_too(server: Server) -> None:
+    """BentoML's supervisor holds it until it ends; a connection that the kernel takes then would be reset."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        writer.close()
+
+    async def drained() -> None: ...
+
+    async def said(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bytes:
+        stream[1].write(b"503\n")
+        return await stream[0].read()
+
+    supervisor = socket.create_server(("127.0.0.1", 0))
+    address = supervisor.getsockname()
+    server.servers = [await asyncio.start_server(answer, sock=supervisor.dup())]
+    with Stopping(drained).installed(), supervisor:
+        before = await asyncio.open_connection(*address)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: supervisor.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        assert not server.calls and await said(before) == b"503\n"
+        await until(lambda: server.calls == [signal.SIGTERM])
+    server.servers[0].close()
 
 
 async def test_another_programs_handlers_stay() -> None:

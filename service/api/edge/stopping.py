@@ -1,24 +1,27 @@
 """Stopping puts the drain between SIGTERM and the server's end, so that the server answers until its answers are done.
 
-    SIGTERM ─▶ not ready, new answers are 503 ─▶ running ones finish, or end by an error ─▶ the sockets are closed
+    SIGTERM ─▶ not ready, new answers are 503 ─▶ running ones finish, or end by an error ─▶ the port is closed ─▶ end
 
-A server that closes its sockets first leaves connections without an answer where a supervisor holds the port too, and
-cuts what still runs in the middle of an event.
+A server that closes its sockets first cuts what still runs in the middle of an event. One that only closes its own
+leaves connections without an answer where a supervisor holds the port too: the kernel takes them until that ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
 import structlog
 
 log = structlog.get_logger(__name__)
+LAST_SECONDS: Final = 0.2
+"""Connections that were taken before the port was closed get so long to send a request and read its 503."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 Handler = Callable[[int, FrameType | None], object]
 
@@ -65,7 +68,20 @@ class Stopping:
             await self._drain()
         except Exception:
             log.exception("drain_failed")
+        await asyncio.sleep(0)  # takes the connections that wait in the kernel, which the close would reset
+        if _close_ports(self._servers[number]):
+            await asyncio.sleep(LAST_SECONDS)
         self._servers[number](number, None)
+
+
+def _close_ports(handler: Handler) -> bool:
+    """Closes the server's ports to new connections, for every process that holds them; a supervisor's next worker opens
+    them again. Returns whether there were any."""
+    listening = [each for one in getattr(getattr(handler, "__self__", None), "servers", ()) for each in one.sockets]
+    for each in listening:
+        with suppress(OSError), socket.fromfd(each.fileno(), each.family, each.type) as port:
+            port.shutdown(socket.SHUT_RD)
+    return bool(listening)
 
 
 def _is_servers(handler: object) -> bool:
