@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from loadtest.crashes import Service
 from loadtest.reports import SHAPES, publish
+from loadtest.service import Service
 from models.repository.repository import Repository
 
 MOST_RATIO: Final = 1.1

@@ -16,15 +16,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,77 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 
-from loadtest.alternating import end_on_sigterm
-from loadtest.bench.running import free_port
 from loadtest.histories import History, Turn, differences
+from loadtest.service import Service
 from tests import nginx, postgres
 from tests.stores import fresh_store
 
-START_SECONDS = 400.0
 END_SECONDS = 120.0
 RETRY_SECONDS = 0.1
 KEY = "key"
 """Of services behind a balancer: without one they answer their own machine's names alone."""
 ROUTES = ("/generate", "/generate_stream")
-
-
-class Service:
-    """One server after the other on the same data; `is_up` until it is killed."""
-
-    def __init__(self, data_dir: Path, database: str = "", settings: Mapping[str, str] | None = None) -> None:
-        """`settings` are variables of the server's environment, before ours."""
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.data_dir = data_dir
-        self.is_up = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = data_dir.with_suffix(".log")
-        self._command = [sys.executable, "-m", "bentoml", "serve", "service.bento:Dosirak"]
-        self._command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        self._environment = {
-            **os.environ,
-            "DOSIRAK_DATA_DIR": str(data_dir),
-            "BENTOML_HOME": str(data_dir),
-            "BENTOML_DO_NOT_TRACK": "true",
-            "DOSIRAK_THREADS": "1",
-            "DOSIRAK_IDLE_REPORTS": "false",
-            **({"DOSIRAK_DATABASE_URL": database} if database else {}),
-            **(settings or {}),
-        }
-
-    @property
-    def pid(self) -> int:
-        """Returns the id of the server's first process; only valid after a start."""
-        assert self._process is not None
-        return self._process.pid
-
-    async def start(self, client: aiohttp.ClientSession) -> None:
-        """Starts the server. Raises RuntimeError if it does not become ready."""
-        end_on_sigterm()
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)  # noqa: ASYNC220
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(aiohttp.ClientError):
-                async with client.get(f"{self.url}/readyz") as response:
-                    if response.status == 200:
-                        self.is_up = True
-                        return
-            await asyncio.sleep(0.05)
-        raise RuntimeError(f"the server did not become ready; its log ends with\n{self._log.read_text()[-2000:]}")
-
-    async def kill(self) -> None:
-        """Kills the server and all its processes at once."""
-        self.is_up = False
-        if self._process is None or self._process.poll() is not None:
-            return
-        family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        await asyncio.to_thread(psutil.wait_procs, family, timeout=30)
 
 
 @dataclass(slots=True)
