@@ -200,10 +200,10 @@ async def _acknowledged(scene: Scene, turns: int) -> None:
 
 
 async def _probe(scene: Scene, kind: str) -> Exchange:
-    path, body = (
-        ("/livez", None) if kind == "livez" else ("/generate", {"inputs": "1", "parameters": {"max_new_tokens": 1}})
-    )
-    return await scene.send(Exchange(kind, time.monotonic()), path, body)
+    exchange = Exchange(kind, time.monotonic())
+    if kind == "livez":
+        return await scene.send(exchange, "/livez", None)
+    return await scene.send(exchange, "/generate", {"inputs": "1", "parameters": {"max_new_tokens": 1}})
 
 
 async def _rise(scene: Scene, name: str, before: float, wanted: int) -> float:

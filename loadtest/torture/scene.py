@@ -37,7 +37,8 @@ class Scene:
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
-    """Ids of the exchanges that run."""
+    """Numbers of the exchanges that run."""
+    sent: int = 0
     answered_at: float = 0.0
     compared: set[str] = field(default_factory=set)
     """Sessions that were read when they were full."""
@@ -53,7 +54,8 @@ class Scene:
         self, exchange: Exchange, path: str, body: Body | None, key: str = "", leave_after: int | None = None
     ) -> Exchange:
         """Sends a POST, or a GET without a body, and fills in the exchange."""
-        self.running.add(id(exchange))
+        number = self.sent = self.sent + 1
+        self.running.add(number)
         headers = {"Idempotency-Key": key} if key else {}
         method, url = ("GET" if body is None else "POST"), self.service.url + path
         try:
@@ -65,7 +67,7 @@ class Scene:
             exchange.lost = type(error).__name__
         finally:
             exchange.ended_at = time.monotonic()
-            self.running.discard(id(exchange))
+            self.running.discard(number)
         return exchange
 
     def judge(self, exchange: Exchange) -> Exchange:
