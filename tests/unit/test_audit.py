@@ -128,7 +128,7 @@ def test_what_no_chain_shows_without_an_anchor() -> None:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Trail]:
-    store = await SessionStore.open(url)
+    store = await SessionStore.open(url, patience=60.0)  # writers queue, on a busy disk for long
     yield store.audit
     await store.close()
 
