@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service import cli
+from service.cli.terminal import console
 from service.errors import DosirakError
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import over_http
@@ -17,7 +18,7 @@ from tests.fake_service import over_http
 
 async def run(*words: str) -> str:
     def typed() -> str:
-        result = CliRunner().invoke(cli.app, ["keys", *words], env={"COLUMNS": "200"})
+        result = CliRunner().invoke(cli.app, ["keys", *words])
         if isinstance(result.exception, DosirakError):
             raise result.exception
         assert result.exit_code == 0, result.output
@@ -31,7 +32,9 @@ async def test_a_key_is_made_shown_rotated_and_deleted(
 ) -> None:
     monkeypatch.setenv("DOSIRAK_ADMIN_KEY", KEY)
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "nowhere"))
-    async with serve(admin_key=KEY) as world, over_http(world) as url:
+    monkeypatch.setattr(console, "width", 200)
+    database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"  # others' is one for all tests
+    async with serve(admin_key=KEY, database_url=database) as world, over_http(world) as url:
         facts = ("--scope", "generate", "--scope", "sessions", "--model", "demo", "--tokens-per-day", "900")
         made = await run("create", "shop", *facts, "--url", url)
         first, secret, _ = made.splitlines()

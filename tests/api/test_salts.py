@@ -38,7 +38,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> None:
         owner = str(dict(scope["headers"]).get(b"x-owner", b"key:nobody"), "ascii")
         return Caller(owner, owner, EVERY)
 
-    monkeypatch.setattr(Auth, "_caller", caller)
+    monkeypatch.setattr(Auth, "caller", caller)
 
 
 async def asked(world: World, path: str, owner: str, body: dict[str, Any]) -> list[Request]:

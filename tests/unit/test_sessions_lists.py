@@ -165,6 +165,7 @@ HARMLESS: dict[str, Call] = {
     "import_lines": lambda store, session, message: store.import_lines("mallory", [b'{"type":"session","format":1}']),
     "erase_owner": lambda store, session, message: store.erase_owner("mallory"),
     "sweep": lambda store, session, message: store.sweep(),
+    "require_writing": lambda store, session, message: store.require_writing(),
 }
 
 
