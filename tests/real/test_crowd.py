@@ -14,7 +14,7 @@ from tests.effort import drawn
 from tests.real.precisions import SERVED
 
 pytestmark = pytest.mark.nightly
-PROMPTS = drawn(60, 1000)
+PROMPTS = drawn(60, 200)
 NEW_TOKENS = 16
 AT_ONCE = 12
 

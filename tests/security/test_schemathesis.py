@@ -12,7 +12,7 @@ from tests.fake_service import over_http, serving
 from tests.security.examine import examine, server_errors
 
 SHORT = ("--phases=fuzzing", "--max-examples=3", "--seed=1", "--generation-deterministic")
-LONG = ("--max-examples=100", "--max-time=1800", "--generation-database=none")
+LONG = ("--max-examples=100", "--max-time=600", "--generation-database=none")
 
 
 @pytest.mark.nightly
