@@ -30,7 +30,7 @@ def test_from_import_to_rollback(shown: Window, client: httpx.Client) -> None:
         _finished(page, made)
     shown.open("models/bento/versions/2")
     quality = page.get_by_role("table", name="Quality")
-    expect(quality.get_by_role("row", name=re.compile("Top-1"))).to_contain_text("passes")
+    expect(quality.get_by_role("row", name=re.compile("Top-1 agreement where clear"))).to_contain_text("passes")
 
     shown.open("models/bento")
     page.get_by_role("checkbox", name="Compare bento:1").check()
