@@ -185,7 +185,7 @@ def create_app(
         lifespan=_lifespan,
         telemetry=WITHOUT_TELEMETRY,
     )
-    outages = {each: Outages(each) for each in STORES}
+    outages = _outages(metrics)
     answers = _answers(settings, deployments, metrics, tasks, outages[SESSIONS])
     stored_files, batch_worker = _files_and_batches(app, settings, answers, metrics)
     keyed = settings.admin_key is not None
@@ -200,8 +200,7 @@ def create_app(
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
     made, instances = Profiles(deployments, tasks), Instances(deployments)
-    audit = Audit(partial(_trail, answers.conversations), instances.id, metrics.audit)
-    jobs.on_end = partial(_tell_job, audit)
+    audit = _audit(answers, instances.id, metrics, jobs, bearers)
     app.state.service = Service(
         settings,
         deployments,
@@ -220,13 +219,26 @@ def create_app(
         lambda: described(keyed=bearers.are_needed),
         outages,
     )
-    metrics.stores({name: each.is_failing for name, each in outages.items()})
-    bearers.wrong_keys.on_peer = audit.wrong_key
     handlers.install(app)
     _add_routes(app, metrics, has_key=keyed)
     _add_layers(app, app.state.service, bearers, door or Door())
     metrics.serving(__version__)
     return app
+
+
+def _audit(answers: Answers, instance: str, metrics: Metrics, jobs: Jobs, bearers: Bearers) -> Audit:
+    """Returns the audit, which jobs that end and peers with wrong keys are told to."""
+    audit = Audit(partial(_trail, answers.conversations), instance, metrics.audit)
+    jobs.on_end = partial(_tell_job, audit)
+    bearers.wrong_keys.on_peer = audit.wrong_key
+    return audit
+
+
+def _outages(metrics: Metrics) -> dict[str, Outages]:
+    """Returns what is known of each store's failing, which the metrics show."""
+    outages = {each: Outages(each) for each in STORES}
+    metrics.stores({name: each.is_failing for name, each in outages.items()})
+    return outages
 
 
 def _answers(

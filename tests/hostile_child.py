@@ -1,4 +1,4 @@
-"""What a foreign file might make of the process that reads it: for `test_limited`."""
+"""A hostile child does what a foreign file might make of the process that reads it: for `test_limited`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tarfile
 from copy import deepcopy
 from pathlib import Path
@@ -23,6 +21,7 @@ from service.text.tools.ids import new_id, with_ids
 from tests import fake_service
 from tests.api.test_cut_calls import ASK, TOOLS, results
 from tests.api.test_tools import streamed
+from tests.archives import source_archive
 from tests.fake_service import World, publish, says, serving
 from tests.families import BASE
 from tests.unit.test_tool_families import CALLED
@@ -114,14 +113,7 @@ OUTCOMES: Final = {
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    directory = tmp_path_factory.mktemp("templates")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
-    loaded = subprocess.run(
-        [*command, f"{PACKAGE}=={VERSION}", "--dest", str(directory)], capture_output=True, text=True
-    )
-    if loaded.returncode:
-        pytest.skip(f"pip cannot download {PACKAGE} {VERSION}: {loaded.stderr.strip().splitlines()[-1:]}")
-    [archive] = directory.glob("*.tar.gz")
+    archive = source_archive(PACKAGE, VERSION, tmp_path_factory.mktemp("templates"))
     with tarfile.open(archive) as members:
         files = [each for each in members if "/models/templates/" in each.name and each.name.endswith(".jinja")]
         read = ((each.name, members.extractfile(each)) for each in files)

@@ -4,8 +4,6 @@ one but those of NARROWED. The suite comes out of a source archive of a package,
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from llguidance import LLMatcher
 from service.errors import InvalidRequest
 from service.text.grammars import Grammar
 from service.text.grammars.matching import VocabularyGrammars
+from tests.archives import source_archive
 from tests.grammars import FIELD, encode, vocabulary
 
 pytestmark = pytest.mark.nightly
@@ -68,15 +67,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    directory = tmp_path_factory.mktemp("suite")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
-    loaded = subprocess.run(
-        [*command, f"{PACKAGE}=={VERSION}", "--dest", str(directory)], capture_output=True, text=True
-    )
-    if loaded.returncode:
-        pytest.skip(f"pip cannot download {PACKAGE} {VERSION}: {loaded.stderr.strip().splitlines()[-1:]}")
-    [archive] = directory.glob("*.tar.gz")
-    return list(_read(archive))
+    return list(_read(source_archive(PACKAGE, VERSION, tmp_path_factory.mktemp("suite"))))
 
 
 def _read(archive: Path) -> Iterator[Case]:

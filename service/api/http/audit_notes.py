@@ -1,5 +1,5 @@
-"""What the audit learns of a request on its way: when its route is known, its body, and what it does where the route
-does not say it. `edge.audited` makes the note; a line of a batch has none."""
+"""A note is what the audit learns of a request on its way: when its route is known, its body, and what it does where
+the route does not say it. `edge.audited` makes the note; a line of a batch has none."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ Nothing here writes it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import Query
 from starlette.responses import Response
@@ -13,10 +13,10 @@ from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.answer_schemas import Page, Shown, Time
 from service.api.shared.moments import moment_of
+from service.storage.audit.chain import Outcome
 from service.storage.cursors import decode, encode
 
 KIND: Final = "audit"
-Outcome = Literal["begun", "done", "refused", "failed"]
 Exactly = Annotated[str | None, Query(max_length=200)]
 
 
