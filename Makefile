@@ -62,9 +62,9 @@ clients: $(READY) $(KERNELS)  ## every client that people bring, also those that
 	$(BIN)/python -m pytest tests/clients -m 'nightly or not nightly'
 
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
-	$(BIN)/python -m pytest -m nightly --ignore=tests/real --timeout=3600
-	THOROUGH=1 $(BIN)/python -m pytest tests/real -m 'nightly or not nightly' --timeout=7200
-	THOROUGH=1 $(BIN)/python -m pytest $(DRAWING) --timeout=3600
+	$(PYTEST) -m nightly --ignore=tests/real --timeout=3600
+	THOROUGH=1 $(PYTEST) tests/real -m 'nightly or not nightly' --timeout=7200
+	THOROUGH=1 $(PYTEST) $(DRAWING) --timeout=3600
 	$(BIN)/python -m tests.sanitized -n 2 --dist loadfile
 
 serve: $(READY) $(KERNELS)  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer

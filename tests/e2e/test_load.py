@@ -220,3 +220,5 @@ def test_a_rollout_is_promoted_under_load_and_undone_after_it(served: Server, tm
     with served.client() as client:
         assert client.get(alias).json()["version"] == "2"
         assert client.get(f"{alias}/rollout").json()["rollout"] is None
+        # Version 1 answers until version 2 is loaded again; the tests behind this one share the server.
+        block_until(lambda: client.get("/info").json()["model"] == "demo:2")

@@ -44,7 +44,11 @@ def values_of(client: httpx.Client) -> dict[tuple[str, str], float]:
 
 
 def generate(client: httpx.Client, text: str, tokens: int) -> dict[str, int]:
-    body: dict[str, Any] = {"inputs": text, "parameters": {"max_new_tokens": tokens, "ignore_eos": True}}
+    body: dict[str, Any] = {
+        "model": "demo:2",
+        "inputs": text,
+        "parameters": {"max_new_tokens": tokens, "ignore_eos": True},
+    }
     response = client.post("/generate", json=body)
     assert response.status_code == 200, response.text
     usage: dict[str, int] = response.json()["usage"]
