@@ -135,6 +135,11 @@ class Settings(BaseSettings):
     inter_token_latency_target_ms: float = Field(
         default=100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
     )
+    prefer: Literal["streams", "prompts"] = Field(
+        default="streams",
+        description="Who comes first in a step: `streams` keeps their gaps however many prompts wait, `prompts` lets a "
+        "crowd of prompts take longer steps.",
+    )
     max_in_progress: int = Field(
         default=512, ge=1, description="Most requests in progress, and as many that wait or are counted; more are 503."
     )

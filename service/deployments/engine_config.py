@@ -57,6 +57,7 @@ def engine_config(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,
+        prefer=settings.prefer,
         prefix_caching=settings.prefix_caching,
         share_weights=replicas > 1,
         packed_weights=packed_weights,

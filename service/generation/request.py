@@ -91,7 +91,7 @@ class GenerationRequest:
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
     their probabilities and no text; there are `n` = `best_of` of them. With `continues` the answer goes on from the
-    chat's last message, an assistant's.
+    chat's last message, an assistant's. `is_streamed` says that the client gets tokens as they come.
     """
 
     id: str
@@ -130,6 +130,7 @@ class GenerationRequest:
     turn: SessionTurn | None = None
     continues: bool = False
     keep_alive: float | None = None
+    is_streamed: bool = False
     arrival: float = field(default_factory=time.monotonic)
 
     @property

@@ -61,6 +61,7 @@ def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
         deadline=request.deadline,
         cache_salt=request.prefix_salt,
         owner=request.owner,
+        is_streamed=request.is_streamed,
     )
 
 

@@ -149,6 +149,24 @@ async def test_streamed_and_whole_are_the_same(world: World) -> None:
         assert whole[name] == last[name]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"inputs": "x"}),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": ["one", "two"]}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {**CHAT, "model": "demo", "max_tokens": 9}),
+        ("/api/chat", {**CHAT, "model": "demo"}),
+    ],
+)
+async def test_the_engine_knows_who_reads_along(shared: World, path: str, body: dict[str, Any]) -> None:
+    for streamed in (True, False):
+        before = len(shared.engine.requests) if shared.engines else 0
+        assert (await shared.client.post(path, json={**body, "stream": streamed})).status_code == 200
+        assert {each.is_streamed for each in shared.engine.requests[before:]} == {streamed}
+
+
 async def test_many_streams_at_once(world: World) -> None:
     world.engine.step_seconds = 0.001
     responses = await asyncio.gather(*(stream(world, inputs=f"x{n}") for n in range(40)))

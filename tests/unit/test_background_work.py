@@ -6,9 +6,8 @@ import pytest
 
 from service.engine.scheduling import scheduler as module
 from service.engine.scheduling.cost import StepWork
-from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import make_request, make_scheduler
-from tests.unit.test_scheduler import step
+from tests.unit.test_scheduler import measured_scheduler, step
 
 
 def test_it_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes() -> None:
@@ -27,16 +26,6 @@ def test_without_the_pause_the_same_steps_are_shared(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "clients_wait", lambda running, waiting: False)
     with pytest.raises(AssertionError):
         test_it_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes()
-
-
-def measured_scheduler() -> Scheduler:
-    """Of a machine on which a step takes 10 ms, and 1 ms more for each row."""
-    scheduler = make_scheduler(num_blocks=256)
-    scheduler.policy.inter_token_latency_target = 0.1
-    for n in range(400):
-        tokens = 1 + 7 * n % 30
-        scheduler.policy.observe(StepWork(tokens), 0.01 + 0.001 * tokens)
-    return scheduler
 
 
 def test_lines_have_a_twentieth_of_the_clients_time_and_all_of_the_rest() -> None:

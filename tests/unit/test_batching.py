@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.engine.protocol.messages import Preference
 from service.engine.scheduling.batching import Backlog, BatchingPolicy, Offer
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 from service.engine.sequences.batch import Batch, Scheduled
@@ -133,6 +134,23 @@ def test_past_the_target_a_crowd_of_prompts_is_computed_first(prefills: int, str
     assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
 
 
+@pytest.mark.parametrize("target", [0.001, 0.3], ids=["out of reach", "in reach"])
+@pytest.mark.parametrize("prefills", [1, 8, 200])
+def test_streams_stay_calm_however_many_prompts_wait(prefills: int, target: float) -> None:
+    """Not beside one stream of eight either; where nobody reads along, or prompts are preferred, prompts come first."""
+    alone = policy_of(SLOW).cost.predict(StepWork(8, 4000))
+    longest = {0.001: 1.75 * alone, 0.3: 0.3}[target]
+    for streams in (1, 8):
+        calm = policy_of(SLOW, target).step_budget(8, 4000, prefills, streams)
+        assert 0.8 * longest < alone + calm.seconds <= longest * 1.001
+    hasty = [policy_of(SLOW, target), policy_of(SLOW, target, prefer="prompts")]
+    budgets = [
+        policy.step_budget(8, 4000, prefills, streams).seconds for policy, streams in zip(hasty, (0, 8), strict=True)
+    ]
+    assert budgets[0] == budgets[1] >= calm.seconds
+    assert budgets[0] > 1.5 * calm.seconds or prefills < 200
+
+
 def test_a_step_without_decodes_is_the_largest_within_a_second() -> None:
     policy = BatchingPolicy(2048, 16, 1e-9)
     policy.cost = taught(SLOW)
@@ -190,9 +208,9 @@ def test_the_work_of_a_batch() -> None:
     assert StepWork.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == StepWork(7, 10, 5 + 6 + 7 + 8 + 9 + 10)
 
 
-def policy_of(line: tuple[float, ...], target: float = 10.0) -> BatchingPolicy:
+def policy_of(line: tuple[float, ...], target: float = 10.0, prefer: Preference = "streams") -> BatchingPolicy:
     """That knows its machine."""
-    policy = BatchingPolicy(2048, 16, target)
+    policy = BatchingPolicy(2048, 16, target, prefer)
     policy.cost = taught(line, noise=0.0, disturbed=0.0)
     return policy
 

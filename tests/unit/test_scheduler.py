@@ -47,6 +47,28 @@ def test_decodes_come_first_then_chunks_then_admissions() -> None:
     assert step(scheduler)[0] == [("b", 1), ("c", 1)], "a has had its four tokens"
 
 
+def measured_scheduler() -> Scheduler:
+    """Of a machine on which a step takes 10 ms, and 1 ms more for each row."""
+    scheduler = make_scheduler(num_blocks=256)
+    scheduler.policy.inter_token_latency_target = 0.1
+    for n in range(400):
+        tokens = 1 + 7 * n % 30
+        scheduler.policy.observe(StepWork(tokens), 0.01 + 0.001 * tokens)
+    return scheduler
+
+
+@pytest.mark.parametrize(("is_streamed", "rows"), [(True, 18), (False, 21)])
+def test_prompts_take_less_of_a_step_beside_one_who_reads_along(is_streamed: bool, rows: int) -> None:
+    """30 ms are planned for at most; where nobody reads along, one decode of 11 ms gives two prompts 22."""
+    scheduler = measured_scheduler()
+    scheduler.policy.inter_token_latency_target = 0.03
+    scheduler.add(make_request("a", [1], max_tokens=9, is_streamed=is_streamed))
+    step(scheduler)
+    scheduler.add(make_request("b", range(10, 150), arrival=1))
+    scheduler.add(make_request("c", range(200, 350), arrival=2))
+    assert step(scheduler)[0] == [("a", 1), ("b", rows)]
+
+
 def test_nobody_gets_a_scrap_of_the_budget() -> None:
     scheduler = make_scheduler(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=16)
     scheduler.add(make_request("a", range(14)))

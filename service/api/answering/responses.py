@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from fastapi import Request
 from starlette.responses import Response
@@ -78,7 +79,9 @@ async def _begun(
 ) -> tuple[Generation, Claimed | None] | Response:
     """Returns the generation, and the claim on its Idempotency-Key if it has one; or the response of the first request
     with that key."""
-    requests = [for_caller(http, request, service.settings.context_policy) for request in requests]
+    requests = [
+        replace(for_caller(http, request, service.settings.context_policy), is_streamed=stream) for request in requests
+    ]
     http.state.log["streamed"] = stream
     generation = Generation.begin(http, requests, stream=stream)
     if (key := key_of(http)) is None:

@@ -31,7 +31,7 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int, work:
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
     """Returns a scheduler over the runner's blocks."""
-    policy = BatchingPolicy(config.step_tokens, MIN_PREFILL_TOKENS, config.inter_token_latency_target)
+    policy = BatchingPolicy(config.step_tokens, MIN_PREFILL_TOKENS, config.inter_token_latency_target, config.prefer)
     offload = Offload(runner.num_disk_blocks if config.prefix_caching else 0)
     size = config.block_size
     worth = partial(policy.block_seconds, block_size=size)

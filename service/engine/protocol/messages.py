@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -116,6 +116,8 @@ class Request:
     """As `emitted`, for prompt positions: the number of their logprobs that were given out."""
     adapter: str = ""
     """Name of the adapter over the base that computes the request; "" is the base alone."""
+    is_streamed: bool = False
+    """Whether the client reads along, so that the gaps between its tokens matter."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -227,6 +229,8 @@ class NodesConfig(msgspec.Struct, frozen=True, kw_only=True):
     software: str
 
 
+Preference = Literal["streams", "prompts"]
+"""Who comes first in a step: those who read along, or those who wait for their first token."""
 MIN_PREFILL_TOKENS = 8
 """Of a prompt in a step beside decodes: few enough for a slow machine, enough rows for a fast kernel."""
 
@@ -269,6 +273,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     inter_token_latency_target: float = 0.1
+    prefer: Preference = "streams"
     prefix_caching: bool = True
     speculation: bool = True
     draft: DraftConfig | None = None

@@ -16,7 +16,7 @@ def backlog_of(
     """Returns the backlog of the running and the waiting sequences, at most `max_num_seqs` at once."""
     decodes = [each for each in running if each.num_computed_tokens + 1 == len(each.token_ids)]
     if len(decodes) == len(running) and not waiting:
-        return Backlog(decodes=len(decodes))
+        return Backlog(decodes=len(decodes), streams=num_streams(decodes))
     prefills = [(each.num_computed_tokens, each.num_remaining_tokens) for each in running]
     prefills = [(computed, left) for computed, left in prefills if left > 1]
     prefills += [(each.num_expected_cached_tokens, _uncached(each)) for each in waiting]
@@ -25,6 +25,7 @@ def backlog_of(
     return Backlog(
         decodes=len(decodes),
         kv_tokens=sum(each.num_tokens for each in decodes),
+        streams=num_streams(decodes),
         prefills=len(prefills),
         tokens=tokens,
         attention=sum(chunk_attention(computed, left) for computed, left in prefills),
@@ -32,6 +33,10 @@ def backlog_of(
         seats=max_num_seqs,
         copy_seconds=blocks.copy_seconds(offloaded, blocks.blocks_for(tokens)),
     )
+
+
+def num_streams(decodes: SequenceOf[Sequence]) -> int:
+    return sum([each.request.is_streamed for each in decodes])
 
 
 def _uncached(sequence: Sequence) -> int:

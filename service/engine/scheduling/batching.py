@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from service.engine.protocol.messages import Preference
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 
@@ -59,11 +60,13 @@ class ModelOffer(Offer):
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The work ahead of a first token, its own prompt included. `prefills` sequences have `tokens` of prefill left.
-    `decodes` run beside them. `unseated` sequences must end before the batch of `seats` has a free one. `copy_seconds`
-    is the time of copies to and from the offload file. Cached prefixes cost only their copies."""
+    `decodes` run beside them, `streams` of which are streamed. `unseated` sequences must end before the batch of
+    `seats` has a free one. `copy_seconds` is the time of copies to and from the offload file. Cached prefixes cost only
+    their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
+    streams: int = 0
     prefills: int = 0
     tokens: int = 0
     attention: float = 0.0
@@ -75,16 +78,24 @@ class Backlog:
 class BatchingPolicy:
     """Makes budgets, numbers of drafts, and forecasts. Owns the cost line and what answers were seen to take."""
 
-    def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
+    def __init__(
+        self,
+        max_num_batched_tokens: int,
+        min_prefill_tokens: int,
+        inter_token_latency_target: float,
+        prefer: Preference = "streams",
+    ) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.min_prefill_tokens = min_prefill_tokens
         self.inter_token_latency_target = inter_token_latency_target
+        self._prefers_streams = prefer == "streams"
         self.cost = CostLine()
         self._steps = self._rows = self._seconds = self._ends = 0.0
 
-    def step_budget(self, decodes: int, kv_tokens: int, prefills: int) -> StepBudget:
+    def step_budget(self, decodes: int, kv_tokens: int, prefills: int, streams: int = 0) -> StepBudget:
         """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
-        `kv_tokens` of context in all, and `prefills` sequences wait for their first token.
+        `kv_tokens` of context in all, and `prefills` sequences wait for their first token. The clients of `streams`
+        decodes read along.
 
         The budget is at least min_prefill_tokens, so that a prefill advances. It is at most what the configured maximum
         leaves, and at most what the cost line is trusted for.
@@ -92,25 +103,27 @@ class BatchingPolicy:
         room = self.max_num_batched_tokens - decodes
         least = min(self.min_prefill_tokens, room)
         tokens = max(least, min(room, self.cost.trusted_tokens - decodes))
-        seconds = self._longest_step(decodes, kv_tokens, prefills) - self.cost.predict(StepWork(decodes, kv_tokens))
+        longest = self._longest_step(decodes, kv_tokens, prefills, streams)
+        seconds = longest - self.cost.predict(StepWork(decodes, kv_tokens))
         return StepBudget(self.cost, seconds, tokens, least)
 
-    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
+    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int, streams: int = 0) -> int:
         """Returns the most tokens of such a step, if its prefill continues at position `context`. The result is
         monotone in `prefills`, and in a target that the machine can keep."""
-        return decodes + self.step_budget(decodes, kv_tokens, prefills).chunk(context)
+        return decodes + self.step_budget(decodes, kv_tokens, prefills, streams).chunk(context)
 
-    def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
+    def _longest_step(self, decodes: int, kv_tokens: int, prefills: int, streams: int) -> float:
         """Returns the seconds that a step may take.
 
-        With decodes it is the latency target less a margin for the line's error, or the share of the step that belongs
-        to requests without a first token (one decode does not hold up seven prompts).
+        Beside streams it is the latency target less a margin for the line's error, however many prompts wait. If the
+        machine cannot keep the target, it is 1.75 times the seconds of the decodes alone.
 
-        If the machine cannot keep the target, it is 1.75 times the seconds of the decodes alone, as long as at most one
-        prompt waits for four decodes. A crowd of prompts is computed first: beside it the streams would go on at the
-        pace of few, and their step reads all weights. So the prefill's share grows with the cube of prompts by decodes
-        (a prompt for two decodes: six times the decodes' own seconds), up to a pause of 0.4 seconds, or four times the
-        decodes alone.
+        Where no client reads along, or prompts are preferred, prompts come first. A target that the machine can keep
+        gives way to the share of the step that belongs to requests without a first token (one decode does not hold up
+        seven prompts). One that it cannot keep gives way to a crowd of them: beside it the decodes would go on at the
+        pace of few, and their step reads all weights. So from a prompt for four decodes on the prefill's share grows
+        with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own seconds), up to a
+        pause of 0.4 seconds, or four times the decodes alone.
 
         No step is planned for more than one second, or two if its constant is long, except for these 1.75 times.
         """
@@ -119,7 +132,10 @@ class BatchingPolicy:
         if decodes == 0:
             return limit
         alone = self.cost.predict(StepWork(decodes, kv_tokens))
-        if alone * _STRETCH <= self._planned_target:
+        keeps = alone * _STRETCH <= self._planned_target
+        if streams and self._prefers_streams:
+            return self._planned_target if keeps else alone * _STRETCH
+        if keeps:
             return max(self._planned_target, min(alone * (1 + prefills / decodes), limit))
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
         pause = max(_PAUSE, alone * _LONGEST_PAUSE)
@@ -216,7 +232,7 @@ class BatchingPolicy:
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
         beside = StepWork(backlog.decodes, backlog.kv_tokens)
-        budget = self.step_budget(backlog.decodes, backlog.kv_tokens, backlog.prefills)
+        budget = self.step_budget(backlog.decodes, backlog.kv_tokens, backlog.prefills, backlog.streams)
         steps = -(-backlog.tokens // max(1, budget.chunk(0)))
         if budget.seconds > 0:
             steps += int(backlog.copy_seconds / budget.seconds)

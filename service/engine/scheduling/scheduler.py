@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
 from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.engine.scheduling.background import BackgroundShare, clients_wait, is_background, is_batch_line, of_clients
-from service.engine.scheduling.backlog import backlog_of
+from service.engine.scheduling.backlog import backlog_of, num_streams
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.draft_model import DraftModel
@@ -229,7 +229,7 @@ class Scheduler:
         live = [*self.running, *self.waiting]
         taking_part = len(of_clients(live)) if self._yields else len(live)
         prefills = min(taking_part, self._max_num_seqs) - len(decodes)
-        budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
+        budget = self.policy.step_budget(len(decodes), kv_tokens, prefills, num_streams(decodes))
         if self._num_background and not self._yields:
             budget.seconds = min(budget.seconds, self.policy.background_seconds)
             if self._share is not None and self._share.seconds > 0:
