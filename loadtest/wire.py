@@ -62,7 +62,8 @@ class Cut(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection to `url`; `ask` one stream at a time. Opens itself where it is not open."""
+    """One keep-alive connection to `url`; `ask` one stream at a time, and `answer` shows what came of it so far. Opens
+    itself where it is not open."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -70,14 +71,14 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._done: asyncio.Future[None] | None = None
-        self._answer = Answer(0.0)
+        self.answer = Answer(0.0)
         self._body = bytearray()
 
     async def ask(self, body: dict[str, object], path: str = "/generate_stream") -> Answer:
         """Streams one answer. Any failure, on the wire or in the stream, becomes `error`."""
         payload = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-        self._answer = answer = Answer(time.perf_counter())
+        self.answer = answer = Answer(time.perf_counter())
         self._body.clear()
         try:
             if self._transport is None or self._transport.is_closing():
@@ -144,8 +145,8 @@ class Connection(asyncio.Protocol):
     # httptools
     def on_body(self, body: bytes) -> None:
         """An event begins with `data:`; the server writes each in one piece, so the piece's time is the event's."""
-        at = time.perf_counter() - self._answer.started
-        self._answer.token_times += [at] * body.count(b"data:")
+        at = time.perf_counter() - self.answer.started
+        self.answer.token_times += [at] * body.count(b"data:")
         self._body += body
 
     def on_message_complete(self) -> None:

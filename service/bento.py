@@ -14,7 +14,7 @@ leave_multiprocess_metrics()  # before any import of prometheus_client
 
 import bentoml  # noqa: E402
 
-from service.api.bento.asgi import BodyLimit, DeferredApp, LineFeeds  # noqa: E402
+from service.api.bento.asgi import BodyLimit, DeferredApp, LineFeeds, Untimed  # noqa: E402
 from service.api.bento.forwarding import ChatInput, GenerateInput, answer, generate_body  # noqa: E402
 from service.api.bento.image import carried_models, image  # noqa: E402
 from service.api.bento.supervising import wait_for_drains  # noqa: E402
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 ANSWER_SECONDS = 1800
-"""BentoML's own limit, up to an answer's first byte (docs/decisions/bentoml.md says what it costs)."""
+"""The limit that others read in the bento's configuration; here no answer has one (`Untimed`)."""
 
 settings = settings_or_exit()
 wait_for_drains(settings.drain_seconds)
@@ -87,3 +87,4 @@ Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
     Auth, bearers=app.bearers, sign_in=sign_in_page, origins=settings.origins, metrics=settings.open_metrics
 )
 Dosirak.add_asgi_middleware(LineFeeds, answering=app)  # type: ignore[attr-defined]
+Dosirak.add_asgi_middleware(Untimed)  # type: ignore[attr-defined]

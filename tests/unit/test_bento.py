@@ -55,6 +55,38 @@ def test_the_configuration_is_plain_and_the_routes_are_bentomls_own(tmp_path: Pa
     assert are_coroutines == "[True, True]", "else BentoML asks them in a thread, and a busy server's probes are late"
 
 
+STARTED = """
+import asyncio
+from service.bento import Dosirak
+async def started():
+    outermost = Dosirak.to_asgi()
+    print([each.cls.__name__ for each in outermost.user_middleware])
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    async def receive():
+        return next(messages)
+    async def send(message):
+        assert message["type"].endswith(".complete"), message
+    await outermost({"type": "lifespan"}, receive, send)
+    print([each.cls.__name__ for each in outermost.user_middleware])
+asyncio.run(started())
+"""
+
+
+def test_no_request_leaves_a_timer(tmp_path: Path) -> None:
+    environment = {"DOSIRAK_DATA_DIR": str(tmp_path), "BENTOML_HOME": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}
+    shown = subprocess.run(
+        [sys.executable, "-c", STARTED],
+        cwd=ROOT,
+        env={**environment, "DOSIRAK_PRELOAD": "false"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = (json.loads(line.replace("'", '"')) for line in shown.stdout.strip().splitlines()[-2:])
+    assert set(before) - set(after) == {"TimeoutMiddleware"}
+    assert len(before) == len(after) + 1
+
+
 def test_nothing_inside_bentoml_is_leaned_on() -> None:
     sources = [path for package in ("service", "models") for path in (ROOT / package).rglob("*.py")]
     assert [str(path) for path in sources if INSIDE.search(path.read_text())] == []
