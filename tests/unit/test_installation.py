@@ -74,7 +74,6 @@ def test_without_a_compiler_it_says_so_goes_on_and_tries_again(tmp_path: Path) -
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f'#!{shutil.which("bash")}\nshift 2\nexec "{sys.executable}" -c "{program}" "$@"\n')
     launcher.chmod(0o755)
-    (tmp_path / "venv" / ".installed").touch()
     built = native / "built" / ".built"
     variables = {"PATH": str(tools), "MAKEFLAGS": ""}
     command = [shutil.which("make") or "make", f"VENV={tmp_path}/venv", f"NATIVE={native}", str(built)]
