@@ -77,6 +77,7 @@ class Workload:
                 arrival=due,
                 deadline=deadline,
                 adapter=self.adapter,
+                is_streamed=drawn.kind.route in STREAMED,
             )
             for number, prompt in enumerate(prompts)
         ]
