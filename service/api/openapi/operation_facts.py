@@ -92,10 +92,11 @@ TAGS: Final = {
     "tokenize": "Text to tokens and back.",
 }
 REPEATED: Final = re.compile(
-    r"/|/generate(_stream)?|/v1/(chat/completions|completions|messages|responses|sessions/\{session_id\}/regenerate)"
-    r"|/v2/models/.*/(generate|generate_stream|infer)|/api/(chat|generate)"
+    r"/|/generate(_stream)?"
+    r"|/v1/(chat/completions|completions|embeddings|messages|responses|sessions/\{session_id\}/regenerate)"
+    r"|/v2/models/.*/(generate|generate_stream|infer)|/api/(chat|generate|embed|embeddings)"
 )
-"""Operations that generate, which a request with an Idempotency-Key is answered by once."""
+"""Operations that make answers or embeddings, which a request with an Idempotency-Key is answered by once."""
 REQUEST_ID: Final = {
     "name": "X-Request-Id",
     "in": "header",
