@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -19,11 +21,12 @@ import pytest_asyncio
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.edge import connection
+from service.api.edge import unread
 from service.api.edge.connection import Connection
 from service.api.edge.connections import Connections, Limits, Standing
 from service.api.edge.door import Door
 from service.api.edge.wrong_keys import WrongKeys
+from service.api.http.connection import ClientGone, EventStream
 from service.observability.metrics import Metrics
 from service.observability.metrics.metrics import CLOSED
 from tests.fake_service import World, serving
@@ -240,7 +243,7 @@ async def test_whoever_goes_on_or_waits_for_the_server_stays() -> None:
         return said + await reader.read()
 
     async with listening(app) as server, asyncio.timeout(20):
-        least = connection.LEAST_BYTES
+        least = unread.LEAST_BYTES
         said = await asyncio.gather(
             upload(server, b"/", 16 * least, least, 0.08),
             upload(server, b"/late", 64 * least, 64 * least, 0),
@@ -302,20 +305,102 @@ def test_one_peer_pushes_out_its_own() -> None:
     assert connections.admit(Held("c")) and len(connections) == 4
 
 
-async def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the app has done with it: what waits in the socket would keep the socket open."""
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", 1)
+async def _answers(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers whole, with so many bytes as the path says, or without an end, in pieces of so many."""
+    _, kind, size = scope["path"].split("/")
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": bytes(32 << 20)})
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        while kind == "stream":
+            yield bytes(int(size))
+            await asyncio.sleep(0.01)
+        yield bytes(int(size))
 
-    async with listening(app) as server, asyncio.timeout(20):
-        client = socket.create_connection(("127.0.0.1", server.port))
-        client.sendall(LIVEZ.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        await until(lambda: server.closed)
-        assert server.closed == ["unread"] and not server.connections
-        client.close()
+    async def close() -> None: ...
+
+    with suppress(ClientGone):
+        await EventStream(pieces(), {}, close)(scope, receive, send)
+
+
+UNREAD: dict[str, tuple[bytes, int, bool]] = {
+    "whole, nothing read, in the kernel alone": (b"/whole/200000", 0, True),
+    "whole, nothing read": (b"/whole/33554432", 0, True),
+    "whole, nothing read, to be closed": (b"/whole/33554432", 0, False),
+    "whole, read too slowly": (b"/whole/33554432", 500, True),
+    "streamed, nothing read": (b"/stream/1000", 0, True),
+    "streamed, read too slowly": (b"/stream/1000", 500, True),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_whoever_reads_nothing_or_too_little_is_let_go(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "READING_SECONDS", 0.4)
+    path, piece, lasts = UNREAD[name]
+    async with listening(_answers, replace(LIMITS, keep_alive_seconds=60)) as server, asyncio.timeout(20):
+        with _reading(server.port, path, lasts) as client:
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                with suppress(BlockingIOError, ConnectionError):
+                    _ = server.closed or (piece and client.recv(piece))
+                if server.closed:
+                    break
+            assert server.closed == ["unread"]
+            await until(lambda: not server.connections)
+
+
+@pytest.mark.parametrize("path", [b"/whole/2000000", b"/stream/1000000"])
+async def test_whoever_reads_slowly_stays(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of what the app gives at once."""
+    monkeypatch.setattr(unread, "READING_SECONDS", 0.4)
+    async with listening(_answers, replace(LIMITS, keep_alive_seconds=60)) as server:
+        with _reading(server.port, path) as client:
+            for _ in range(70):
+                await asyncio.sleep(0.02)
+                with suppress(BlockingIOError):
+                    assert client.recv(4096)
+        assert server.closed == []
+
+
+@contextmanager
+def _reading(port: int, path: bytes, lasts: bool = True) -> Iterator[socket.socket]:
+    """Gives the socket of a client that has asked, and whose kernel keeps little."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # it says of each that there is room
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET %s HTTP/1.1\r\n%s%s\r\n" % (path, HOST, b"" if lasts else b"Connection: close\r\n"))
+        client.setblocking(False)
+        yield client
+
+
+KIB: Final = 1 << 10
+LOOKS: dict[str, tuple[list[tuple[int, int]], int | None]] = {
+    "nothing is taken": ([(99 * KIB, 99 * KIB)] * 9, 6),
+    "nothing more is taken": ([(99 * KIB, 60 * KIB), *[(99 * KIB, 10 * KIB)] * 9], 7),
+    "a little is taken": ([(99 * KIB, (99 - number) * KIB) for number in range(9)], 6),
+    "enough is taken": ([(99 * KIB, (99 - 4 * number) * KIB) for number in range(20)], None),
+    "a little is written, and all of it taken": ([((number + 1) * 100, 100) for number in range(20)], None),
+    "all is taken": ([(99 * KIB, 1), (99 * KIB, 0)], None),
+}
+"""Bytes written, and of them waiting, whenever it looks; at which look the client counts as stuck."""
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_counts_as_reading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unread.READING_SECONDS * (1 + 1 / unread.GLANCES) == 30
+    looks, expected = LOOKS[name]
+    loop, transport, stuck = MagicMock(), MagicMock(), list[bool]()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    monkeypatch.setattr(unread, "_in_kernel", lambda connection: 0)
+    transport.is_closing.return_value = False
+    count, before = 0, 0
+    watched = unread.Unread(transport, lambda: stuck.append(True))
+    for written, waiting in looks:
+        watched.write(bytes(written - before))
+        transport.get_write_buffer_size.return_value, before = waiting, written
+        if not stuck:
+            count += 1
+            loop.call_later.call_args.args[1]()
+    assert (count if stuck else None) == expected
 
 
 def test_what_was_closed_is_counted() -> None:

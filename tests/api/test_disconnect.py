@@ -134,11 +134,11 @@ async def test_an_answer_that_nobody_reads_ends_with_its_engine(serve: Serve) ->
         await client.leave()
 
 
-async def test_who_reads_nothing_of_more_than_can_wait_is_gone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_leaves_more_unread_than_can_wait_is_gone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.api.answering.streaming.MOST_WAITING_BYTES", 100)
-    monkeypatch.setattr("service.api.answering.streaming.READING_SECONDS", 0.1)
     async with serve(engine={"step_seconds": 0.001}) as world, asyncio.timeout(30):
         client = Client(world, "/generate_stream", {"inputs": "x"}, reads=False)
-        await client.task
+        await client.chunk.wait()
+        await client.leave()
         assert world.engine.aborted, "the engine waits for nobody"
         assert world.app.state.service.answers.admission.in_progress == 0

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.http.connection import ClientGone, EventStream
 from service.api.operations.live import LiveEvent
 from service.engine.protocol.messages import FinishReason
 from service.observability.live import feed as feeds
@@ -198,29 +197,3 @@ async def test_it_needs_the_key_where_there_is_one(serve: Serve) -> None:
         client.headers["Authorization"] = f"Bearer {KEY}"
         async with listening(client) as events:
             await anext(events)
-
-
-async def test_a_client_that_reads_nothing_is_let_go() -> None:
-    """Its connection is open, and its buffers are full."""
-    closed, left = asyncio.Event(), asyncio.Event()
-
-    async def events() -> Any:
-        try:
-            while True:
-                yield b"data: 1\n\n"
-        finally:
-            left.set()
-
-    async def close() -> None:
-        closed.set()
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    with pytest.raises(ClientGone):
-        await EventStream(events(), {}, close, patience=0.01)({"type": "http"}, receive, send)
-    assert closed.is_set() and left.is_set()

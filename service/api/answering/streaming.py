@@ -7,8 +7,8 @@ in every dialect.
     no byte for COMMENT_SECONDS        ─▶ a comment, for example while a guard holds text or an engine starts again
 
 An answer ends when the engine has ended it, and gives its places back, also where its client has not read it yet. What
-waits for the client is bounded in bytes and in seconds. An error after the headers is the stream's last event. The
-module knows no dialect: `Serialiser` gives the bytes.
+waits for the client is bounded in bytes here, and in seconds by its connection. An error after the headers is the
+stream's last event. The module knows no dialect: `Serialiser` gives the bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ log = structlog.get_logger("dosirak.request")
 HEADERS_SECONDS: Final = 1.0
 COMMENT_SECONDS: Final = 10.0
 """Proxies give a silent connection up after 30 to 60 s."""
-READING_SECONDS: Final = 20.0
-"""How long a client may read nothing while bytes wait for it."""
 MOST_WAITING_BYTES: Final = 1 << 20
 """An answer of some thousand tokens; a longer one waits for its client."""
 
@@ -70,7 +68,7 @@ class Streaming:
             await self._close()
             raise
         known = headers(answer) if answer else {}
-        return EventStream(self._events(), known, self._close, READING_SECONDS, self._serialiser.media_type)
+        return EventStream(self._events(), known, self._close, self._serialiser.media_type)
 
     async def _opened(self) -> Answer | None:
         """Returns when the headers are due, with the answer that they describe, where it is known."""

@@ -5,7 +5,7 @@ two ways. httptools parses; this module counts what it calls back with, and says
     a body that does not go on             ─▶ 408 once `body_seconds` brought less than LEAST_BYTES
     a head, or framing, without measure    ─▶ 431
     a request that can be read in two ways ─▶ 400
-    an answer that nobody reads            ─▶ the kernel gives up after UNREAD_SECONDS
+    an answer that nobody reads            ─▶ a reset (`service.api.edge.unread`)
 
 What the server itself is slow at counts for no client: a model that thinks, a body that the app does not take yet.
 """
@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -24,17 +23,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from service.api.edge.connections import Connections, Standing, peer_of
 from service.api.edge.framing import last_answer, require_one_reading, without_upgrade
+from service.api.edge.unread import LEAST_BYTES, Unread
 from service.errors import DosirakError, HeadersTooLarge, MalformedRequest, Overloaded, RequestTimeout
 
-LEAST_BYTES: Final = 16 << 10
 MOST_FIELDS: Final = 100
 """Lines of a head; also the number of Apache, gunicorn and Kestrel."""
 FRAMING: Final = 16
 """Bytes that frame a byte of a body, at most: chunks of one byte have 5."""
 LINGER_SECONDS: Final = 2.0
 """A client that still sends gets so long to read why nobody listens: a socket closed with bytes unread is reset."""
-UNREAD_SECONDS: Final = 60
-"""As nginx's `send_timeout`: no byte of an answer that waits was taken."""
 
 
 class Phase(Enum):
@@ -78,6 +75,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._unread = Unread(transport, self._let_go)
+        self.transport = cast(asyncio.Transport, self._unread)
         self.peer = peer_of(self.client[0]) if self.client else ""
         if not self._connections.admit(self):
             self.transport.write(
@@ -85,13 +84,12 @@ class Connection(HttpToolsProtocol):
             )
             self._close("full")
             return
-        if self.client and (option := getattr(socket, "TCP_USER_TIMEOUT", None)):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, UNREAD_SECONDS * 1000)
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
         self._stop_timer()
+        self._unread.stop()
         self._connections.leave(self)
         if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
             self._connections.closed("unread", self.peer)
@@ -120,6 +118,12 @@ class Connection(HttpToolsProtocol):
         self._has_ended = True
         self._stop_timer()
         self.transport.abort()
+
+    def _let_go(self) -> None:
+        self._connections.closed("unread", self.peer)
+        self._has_ended = True
+        self._stop_timer()
+        self._unread.reset()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service.api.http.encoding import EVENT_STREAM
 from service.tasks import cancelled
@@ -47,44 +47,27 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _within(seconds: float, send: Send) -> Send:
-    """Returns a `send` that raises ClientGone after so many seconds."""
-
-    async def bounded(message: Message) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await send(message)
-        except TimeoutError:
-            raise ClientGone from None
-
-    return bounded
-
-
 class EventStream(Response):
     """Events from an async generator, server-sent events unless `media_type` says otherwise. `close` is awaited at the
-    end, also when the client disconnects, and even where no event was read. HEAD is answered at once. A client that
-    takes longer than `patience` seconds to read what was sent counts as gone; None waits for ever."""
+    end, also when the client disconnects, and even where no event was read. HEAD is answered at once."""
 
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
         headers: Mapping[str, str],
         close: Callable[[], Awaitable[None]],
-        patience: float | None = None,
         media_type: str = EVENT_STREAM,
     ) -> None:
         super().__init__(headers={**headers, **stream_headers(media_type)})
         del self.headers["content-length"]
         self._events = events
         self._close = close
-        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope.get("state", {}).get("is_head"):
                 await self._events.aclose()
-            sending = send if self._patience is None else _within(self._patience, send)
-            await while_connected(receive, self._pass_on(sending))
+            await while_connected(receive, self._pass_on(send))
         finally:
             await self._close()
 

@@ -80,8 +80,6 @@ class LiveEvent(Shown):
 
 
 router = APIRouter(tags=["operations"])
-PATIENCE_SECONDS: Final = 10.0
-"""A client that takes no byte for so long is let go."""
 EVENTS: Final = streams(LiveEvent, description="An event a second, until the client or the server ends the stream.")
 
 
@@ -94,7 +92,7 @@ async def live(http: Request, service: ServiceDep) -> Response:
     async def close() -> None:
         service.live.leave(listener)
 
-    return EventStream(_events(http, listener), {}, close, PATIENCE_SECONDS)
+    return EventStream(_events(http, listener), {}, close)
 
 
 async def _events(http: Request, listener: Listener) -> AsyncGenerator[bytes, None]:
