@@ -26,7 +26,7 @@ TESTS: Final = (
     "tests/property/test_sampling_random.py",
     *(
         f"tests/unit/test_{name}.py"
-        for name in ("adapters", "attention", "blocks", "int4", "limits", "linear", "native", "sampler")
+        for name in ("adapters", "attention", "blocks", "linear", "native", "rounding", "sampler")
     ),
 )
 APART: Final = "not test_vllm and not test_shared_weights"

@@ -156,5 +156,20 @@ def test_arguments_are_read_back_as_their_schema_allows(form: ToolFormat) -> Non
                 assert name == "weather" or fits_schema(schema, json.loads(arguments)), (text, arguments)
 
     check()
-    print(dict(seen))
     assert seen["order"] and seen["weather"]
+
+
+@pytest.mark.parametrize("are_controls", [True, False])
+@pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
+def test_a_text_is_no_shorter_than_its_schema_allows(form: ToolFormat, are_controls: bool) -> None:
+    """Wherever the text stands between marks that are tokens of their own: such a text may be left out at all."""
+    tokens = tokens_of(form)
+    marks = {mark: len(tokens) + at for at, mark in enumerate(form.marks)} if are_controls else {}
+    schema = {"type": "object", "properties": {"x": {"type": "string", "minLength": 1}}, "required": ["x"]}
+    tools = (Tool("order", None, json.dumps({**schema, "additionalProperties": False}), strict=True),)
+    grammar = ToolUse(tools, "required").grammar(form, marks)
+    matcher = VocabularyGrammars.of_tokens([*tokens, *[None] * len(marks)], list).compile(grammar.text)
+    texts = [*tokens, *(mark.encode() for mark in marks)]
+    walked = [text for seed in range(60) if (text := walk(matcher.deep_copy(), texts, Random(seed)))]
+    read_back = [arguments for text in walked for _, arguments in read(form, {"order": schema}, text, 9)[1]]
+    assert read_back and all(json.loads(each)["x"] for each in read_back)

@@ -27,6 +27,9 @@ from service.engine.runner.native.library import HeadsStruct, Library, library, 
 from service.engine.runner.native.linear import NativeLinear
 from service.host import usable_cores
 from tests.kernels import LIBRARIES
+from tests.sanitized import TESTS as SANITIZED
+
+ROOT = Path(__file__).parents[2]
 
 KINDS = [
     "fp32",
@@ -113,6 +116,10 @@ def formula(x: Tensor, parts: list[Part], reach: int) -> Tensor:
             out = x.double() @ weight.double().T
         outs.append(out if one.bias is None else out + one.bias)
     return torch.cat(outs, dim=1)
+
+
+def test_the_tests_that_run_sanitized_are_there() -> None:
+    assert [path for path in SANITIZED if not (ROOT / path).exists()] == []
 
 
 def test_they_are_built_where_they_can_be() -> None:

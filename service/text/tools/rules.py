@@ -159,11 +159,11 @@ class ArgumentRules:
             pattern = f"/{ANY}{{{least},{most}}}/ & ~/{ANY}*({stops}){ANY}*/"
             if least and self._writing.style is Style.TAGS and not end.startswith("\n"):  # the reader strips line ends
                 pattern += rf" & ~/\n{ANY}*/ & ~/{ANY}*\n/"
-            self._known[key] = self._closed(pattern, end)
+            self._known[key] = self._closed(pattern, end, may_lack=not least)
         return self._known[key]
 
-    def _closed(self, pattern: str, end: str) -> str:
-        """Returns the part for a text that ends before the first `end`, with it."""
+    def _closed(self, pattern: str, end: str, *, may_lack: bool) -> str:
+        """Returns the part for a text that ends before the first `end`, with it; `may_lack`: the text may be empty."""
         text = self._terminal(pattern)
         marks = [end.index(mark) for mark in self._marks if mark in end]
         plain, rest = end[: min(marks)] if marks else end, end[min(marks) :] if marks else ""
@@ -171,7 +171,7 @@ class ArgumentRules:
             return self._rule(text, f"[suffix={literal(plain)}]")
         if plain:
             text = self._terminal(f"{text} {literal(plain)}")
-        return f"{text} {text_rule(rest, self._marks)}" if plain else f"{text}? {text_rule(rest, self._marks)}"
+        return f"{text}{'?' if may_lack and not plain else ''} {text_rule(rest, self._marks)}"
 
     def _gemma(self, schema: Any, place: str) -> str:
         if is_free(schema):
