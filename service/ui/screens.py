@@ -30,6 +30,7 @@ SCREENS: Final = (
     Screen("/live", "live", "live"),
     Screen("/jobs", "jobs", "jobs"),
     Screen("/keys", "keys", "keys"),
+    Screen("/audit", "audit", "keys"),
 )
 MENU: Final = ("models", "playground", "sessions", "live", "jobs", "keys")
 """Each is a screen without a place in its address, and the string of its entry."""

@@ -20,6 +20,7 @@ export const pages = {
   live: () => page('live'),
   jobs: () => page('jobs'),
   keys: () => page('keys'),
+  audit: () => page('audit'),
   job: id => page(`jobs?job=${part(id)}`),
 };
 

@@ -2,6 +2,7 @@
 // key that changes may be this browser's own, so a change asks for nothing besides: a 401 would take the secret away.
 import {html, useEffect, useRef, useState} from '../lib/view.js';
 import {ask} from '../lib/api.js';
+import {pages} from '../lib/addresses.js';
 import {copy} from '../lib/copy.js';
 import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
@@ -36,7 +37,7 @@ function Keys() {
   }).then(() => first.current.focus());
   useEffect(() => { if (rows && !secret) say(rows.length ? t('keys.found', {count: number(rows.length)}) : t('keys.empty')); }, [Boolean(rows)]);
   return html`
-    ${rows && html`<div class="row"><button type="button" class="main" ref=${first} onClick=${() => open({create: true})}>${t('keys.create')}</button></div>`}
+    ${rows && html`<div class="row middle"><button type="button" class="main" ref=${first} onClick=${() => open({create: true})}>${t('keys.create')}</button><a href=${pages.audit()}>${t('title.audit')}</a></div>`}
     ${secret && html`<${Secret} ...${secret} onDone=${() => { setSecret(null); first.current.focus(); }} />`}
     ${rows?.length > 0 && html`<${Table} name=${t('title.keys')} columns=${columns(open)} rows=${rows} keyOf=${key => key.id} />`}
     ${rows?.length === 0 && html`<${Empty}>${t('keys.empty')}<//>`}
