@@ -201,7 +201,6 @@ def create_app(
     stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
     made, instances = Profiles(deployments, tasks), Instances(deployments)
     audit = _audit(answers, instances.id, metrics, jobs, bearers)
-    deployments.tell(audit.deployment_changed)
     app.state.service = Service(
         settings,
         deployments,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,9 +63,9 @@ class BackgroundTasks:
 
     def keep(self, name: str, work: Work) -> KeptTask:
         """Does one pass of `work` after the other. Each pass must wait for something; otherwise it holds the event
-        loop. The work is nobody's: it has nothing of the context that begins it."""
+        loop."""
         kept = KeptTask(name)
-        self._begin(name, self._keep(kept, work), Context())
+        self._begin(name, self._keep(kept, work))
         return kept
 
     def retry(self, name: str, work: Work) -> KeptTask:
@@ -89,8 +88,8 @@ class BackgroundTasks:
             await asyncio.wait(tasks, timeout=END_SECONDS)
         await cancelled(tasks)
 
-    def _begin(self, name: str, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name, context=context)
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
         self._running[task] = name  # asyncio keeps only weak references to tasks
         task.add_done_callback(self._running.pop)
         self._observe(name, 0)

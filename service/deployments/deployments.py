@@ -32,7 +32,7 @@ from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.following import Following
 from service.deployments.idle import UNLOAD_IDLE, Idle
-from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions, OnChange
+from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
 from service.deployments.wanted import WantedDeployments
@@ -143,10 +143,6 @@ class Deployments:
     def why_not_ready(self) -> str:
         """Returns a clause that says why `ready` is false."""
         return self._default.failure or self.phase
-
-    def tell(self, on_change: OnChange) -> None:
-        """From now on has each load and unload told that has ended, but for those of the server's end."""
-        self._loaded.on_change = on_change
 
     async def start(self) -> None:
         """Returns at once; preparing the repository and loading the default model go on in the background."""

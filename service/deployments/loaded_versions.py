@@ -5,7 +5,7 @@ knows no alias and no rollout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -19,13 +19,10 @@ from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.deployments.engine_options import EngineOptions
 from service.deployments.memory import Memory
 from service.errors import Unavailable
-from service.storage.audit.writing import LOADED, UNLOADED
 from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
 
-OnChange = Callable[[str, str, str, bool], Awaitable[None]]
-"""Gets what happened, LOADED or UNLOADED, the version and its digest, and whether that was done or failed."""
 LOAD: Final = "load"
 UNLOAD: Final = "unload"
 
@@ -42,7 +39,6 @@ class LoadedVersions:
         devices: tuple[str, ...] = (),
     ) -> None:
         self.activity = Activity()
-        self.on_change: OnChange = _nothing
         self._repository = repository
         self._memory = Memory()
         self._engines = SharedEngines(repository, engine_factory, devices)
@@ -94,7 +90,7 @@ class LoadedVersions:
         """Begins to drain a deployment; it is gone when its answers have ended. `by_name`: a caller asked for it."""
         if by_name:
             self._unloaded.add(deployment.manifest.reference)
-        self._tasks.run(UNLOAD, partial(self._unload_and_tell, deployment))
+        self._tasks.run(UNLOAD, partial(self._unload, deployment))
 
     async def drain_all(self) -> None:
         """Drains every deployment at once, and returns when the last process has ended."""
@@ -121,14 +117,6 @@ class LoadedVersions:
             seconds=round(deployment.load_seconds, 3),
             reason=deployment.failure or None,
         )
-        await self._tell(LOADED, manifest, deployment.state is DeploymentState.READY)
-
-    async def _unload_and_tell(self, deployment: Deployment) -> None:
-        await self._unload(deployment)
-        await self._tell(UNLOADED, deployment.manifest, True)
-
-    async def _tell(self, action: str, manifest: Manifest, is_done: bool) -> None:
-        await self.on_change(action, manifest.reference, manifest.short_digest, is_done)
 
     async def _unload(self, deployment: Deployment) -> None:
         try:
@@ -142,6 +130,3 @@ class LoadedVersions:
     def _remove(self, deployment: Deployment) -> None:
         if self._by_reference.get(deployment.manifest.reference) is deployment:
             del self._by_reference[deployment.manifest.reference]
-
-
-async def _nothing(action: str, reference: str, digest: str, is_done: bool) -> None: ...

@@ -19,17 +19,13 @@ from typer.testing import CliRunner
 from models.repository.repository import Repository
 from service import cli
 from service.api.edge.audited import GIVING, OPERATIONS
-from service.api.openai.files.batch_lines import LineAnswers
 from service.api.router import plain_routes
-from service.deployments import idle
 from service.errors import StorageFull, Unavailable
-from service.generation.batches.run import LineRequest
 from service.storage.audit.trail import Trail
-from service.storage.audit.writing import LOADED, UNLOADED
 from service.ui import routes as ui
 from tests.api.conftest import KEY
-from tests.fake_service import ScriptedEngine, World, publish, serving
-from tests.waiting import SECONDS, until
+from tests.fake_service import World, publish, serving
+from tests.waiting import until
 
 OPERATOR: Final = {"Authorization": f"Bearer {KEY}"}
 EXEMPT: Final = {
@@ -80,7 +76,7 @@ def test_no_route_that_writes_is_forgotten() -> None:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     for name in ("demo", "other", "other", "other"):
         publish(Repository(tmp_path), name)
-    async with serving(tmp_path, admin_key=KEY, worker="tests.fake_job", idle_unload_seconds=0) as served:
+    async with serving(tmp_path, admin_key=KEY, worker="tests.fake_job") as served:
         served.client.headers.update(OPERATOR)
         yield served
 
@@ -102,14 +98,6 @@ async def sent(world: World, method: str, path: str, body: Any = None, **options
     answer = await world.client.request(method, path, json=body, **options)
     assert answer.is_success, f"{method} {path}: {answer.text}"
     return answer.json() if answer.content else {}
-
-
-async def changes(world: World, action: str, count: int) -> list[dict[str, Any]]:
-    """So many rows of deployments, which are written behind the answers."""
-    async with asyncio.timeout(SECONDS):
-        while len(found := await rows(world, action=action)) < count:
-            await asyncio.sleep(0.01)
-    return found
 
 
 async def test_every_operation_is_told(world: World) -> None:
@@ -170,7 +158,7 @@ async def test_every_operation_is_told(world: World) -> None:
     ]
     for number, (method, path, body, *_) in enumerate(steps):
         await sent(world, method, path, body, headers={"X-Request-Id": f"step-{number}"})
-    told = [each for each in await rows(world) if each["action"] not in (LOADED, UNLOADED)]
+    told = await rows(world)
     by_request = {(each["request_id"], each["outcome"]): each for each in told}
     for number, (_, path, _, action, subject, outcome) in enumerate(steps):
         row = by_request.get((f"step-{number}", outcome))
@@ -193,49 +181,6 @@ async def test_a_published_version_is_told_when_its_job_ends(world: World) -> No
     assert (begun["outcome"], begun["subject"], begun["detail"]["job"]) == ("begun", "other", job)
     assert (done["outcome"], done["subject"], done["detail"]["job"]) == ("done", "demo:1", job)
     assert done["owner"] == begun["owner"]
-
-
-async def test_a_load_is_told_once_with_the_key_whose_request_needed_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idle, "_WATCH_SECONDS", 0.01)
-    made = await sent(world, "POST", "/v1/keys", {"name": "가게", "scopes": ["generate"]})
-    bearer = {"Authorization": f"Bearer {made['key']}"}
-    asked = {"model": "other:1", "messages": TEXT, "stream": False}
-    for number, keep_alive in (("first", "1h"), ("second", "1ms")):
-        body = {**asked, "keep_alive": keep_alive}
-        await sent(world, "POST", "/api/chat", body, headers={**bearer, "X-Request-Id": number})
-    [unloaded], [start, row] = await changes(world, UNLOADED, 1), await changes(world, LOADED, 2)
-    assert (start["owner"], start["subject"]) == ("system", "demo:1")
-    assert (row["owner"], row["name"], row["subject"], row["request_id"]) == (made["id"], "가게", "other:1", "first")
-    assert (row["outcome"], row["peer"], set(row["detail"])) == ("done", "127.0.0.1", {"digest"})
-    assert (unloaded["owner"], unloaded["subject"], unloaded["request_id"]) == ("system", "other:1", "")
-
-
-async def test_a_load_for_a_line_of_a_batch_names_the_batchs_key(world: World) -> None:
-    made = await sent(world, "POST", "/v1/keys", {"name": "shop", "scopes": ["generate"]})
-    body = json.dumps({"model": "other:1", "messages": TEXT}).encode()
-    answer = LineAnswers(world.app)
-    assert (await answer(LineRequest(made["id"], "/v1/chat/completions", body, "batch:1"))).status == 200
-    assert (await changes(world, LOADED, 2))[-1]["owner"] == made["id"]
-
-
-async def test_a_swap_is_told_with_who_moved_the_alias(world: World) -> None:
-    for version in ("1", "2"):
-        await sent(world, "PUT", ALIAS, {"version": version}, headers={"X-Request-Id": f"to-{version}"})
-        await sent(world, "POST", "/generate", {"inputs": "x", "model": "other@stable"})
-    [unloaded], [*_, swapped] = await changes(world, UNLOADED, 1), await changes(world, LOADED, 3)
-    assert (unloaded["subject"], swapped["subject"], swapped["request_id"]) == ("other:1", "other:2", "to-2")
-
-
-async def test_a_load_that_fails_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(self: ScriptedEngine, *anything: Any) -> None:
-        raise Unavailable("no memory", retry_after=1)
-
-    monkeypatch.setattr(ScriptedEngine, "start", start)
-    assert (await world.client.post("/generate", json={"inputs": "x", "model": "other:3"})).status_code == 503
-    [_, failed] = await changes(world, LOADED, 2)
-    assert (failed["subject"], failed["outcome"]) == ("other:3", "failed")
 
 
 async def test_a_key_is_named_and_what_it_may_not_do_is_counted(world: World) -> None:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.http.audit_notes import Note
 from service.errors import NotFound
 from service.storage.audit.chain import Outcome
-from service.storage.audit.writing import CAUSE, Audit, Refusal
+from service.storage.audit.writing import Audit, Refusal
 from service.storage.keys import Keys, is_key_id
 
 
@@ -101,7 +101,6 @@ class Audited:
             await self._app(scope, receive, send)
             return
         told = _Request(self._audit, self._keys, scope)
-        CAUSE.set(told.who)
 
         async def tell_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -136,7 +135,7 @@ class _Request:
         """Returns whether the audit tells this route. Raises what the database raises where a row must come first."""
         operation = self._operation
         if operation is not None and operation.needs_row:
-            await self._audit.require(self._audit.entry(operation.action, "begun", {}, **self.who(self._known())))
+            await self._audit.require(self._audit.entry(operation.action, "begun", {}, **self._who(self._known())))
             self._has_begun = True
         return operation is not None
 
@@ -149,7 +148,7 @@ class _Request:
         self._has_ended = True
         outcome, is_done = _outcome(status), status < 400
         subject = self._subject(operation, location) if is_done or status in THERE else ""
-        who = self.who(subject)
+        who = self._who(subject)
         if outcome == "refused" and not self._has_begun:
             who.pop("request_id")
             self._audit.count(Refusal(operation.action, status, **who))
@@ -159,7 +158,7 @@ class _Request:
             fields["job"] = location.rpartition("/")[2]
         await self._audit.add(self._audit.entry(operation.action, outcome, fields, **who))
 
-    def who(self, subject: str = "") -> dict[str, str]:
+    def _who(self, subject: str) -> dict[str, str]:
         state, client = self._scope["state"], self._scope.get("client")
         actor: str = state["actor"]
         key = self._keys.living(actor) if is_key_id(actor) else None

@@ -1,5 +1,5 @@
-"""The route of the audit: who changed keys, versions, aliases and deployments, or deleted what a client has stored;
-what was loaded for whom. Nothing here writes it."""
+"""The route of the audit: who changed keys, versions, aliases and deployments, or deleted what a client has stored.
+Nothing here writes it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -27,10 +26,6 @@ MOST_COUNTED: Final = 200
 MOST_WAITING: Final = 10_000
 """Rows that wait for the database; those that come then are in the log only."""
 SIGN_IN: Final = "sign-in"
-LOADED: Final = "deployments.loaded"
-UNLOADED: Final = "deployments.unloaded"
-CAUSE: Final[ContextVar[Callable[[], Mapping[str, str]]]] = ContextVar("cause", default=lambda: {"owner": "system"})
-"""Returns who asked for what this task does, as an entry's texts; tasks that a request begins have it as well."""
 PUBLISHING: Final = ("import", "quantize")
 log = structlog.get_logger("dosirak.audit")
 
@@ -110,11 +105,6 @@ class Audit:
             outcome: chain.Outcome = "done" if state == "succeeded" else "failed"
             detail: dict[str, object] = {"job": job, "state": state, "digest": result.get("digest", "")}
             await self.add(self.entry(f"versions.{kind}", outcome, detail, subject=subject, owner=author))
-
-    async def deployment_changed(self, action: str, subject: str, digest: str, is_done: bool) -> None:
-        """Tells that a version was loaded or unloaded, whoever wanted it."""
-        outcome: chain.Outcome = "done" if is_done else "failed"
-        await self.add(self.entry(action, outcome, {"digest": digest}, **{**CAUSE.get()(), "subject": subject}))
 
     async def write_waiting(self) -> None:
         some, self._waiting = self._waiting, []

@@ -25,7 +25,6 @@ from service.api.http.headers import HEADER
 from service.api.http.scopes import Caller
 from service.errors import DosirakError, InvalidRequest
 from service.generation.batches.run import LineReply, LineRequest
-from service.storage.audit.writing import CAUSE
 
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """Where a batch may send its lines, as far as this server has the route."""
@@ -63,7 +62,6 @@ class LineAnswers:
         stores = peek.session_id is not None or peek.store is True or line.endpoint in STORING
         try:
             caller = caller_behind(line.owner, self._app.state.service.keys)
-            CAUSE.set(lambda: {"owner": caller.actor, "request_id": request_id})
             scope = self._scope(line, caller, request_id, line.key if stores else None)
             exchange = _Exchange(scope, line.body)
             await self._through()(exchange.scope, exchange.receive, exchange.send)
