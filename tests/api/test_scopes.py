@@ -29,9 +29,9 @@ CENSUS: Final = {
     OPEN: """
         GET /livez | GET /readyz | POST /ui/sign-in""",
     ANY: """
-        GET /ui | GET /ui/ | GET /ui/jobs | GET /ui/keys | GET /ui/live | GET /ui/models | GET /ui/models/{}
-        GET /ui/models/{}/aliases/{} | GET /ui/models/{}/aliases/{}/rollout | GET /ui/models/{}/compare
-        GET /ui/models/{}/versions/{}
+        GET /ui | GET /ui/ | GET /ui/audit | GET /ui/jobs | GET /ui/keys | GET /ui/live | GET /ui/models
+        GET /ui/models/{} | GET /ui/models/{}/aliases/{} | GET /ui/models/{}/aliases/{}/rollout
+        GET /ui/models/{}/compare | GET /ui/models/{}/versions/{}
         GET /ui/playground | GET /ui/sessions | GET /ui/sessions/{} | GET /ui/side-by-side | GET /ui/static/{}/{}
         GET /ui/{} | POST /ui/sign-out | GET /v1/usage""",
     "generate or models:read": """
