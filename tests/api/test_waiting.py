@@ -121,11 +121,9 @@ async def test_a_load_waits_for_the_drain_and_an_unload_for_the_load(
             await start(engine, on_loading)
 
         monkeypatch.setattr(type(world.engine), "start", slowly)
-        loads, unloads = (
-            asyncio.create_task(world.client.post(path, json=body))
-            for path, body in ((load, loading), (unload, unloading))
-        )
+        loads = asyncio.create_task(world.client.post(load, json=loading))
         await until(lambda: len(world.deployments.all()) == 2)
+        unloads = asyncio.create_task(world.client.post(unload, json=unloading))
         await asyncio.sleep(0.05)
         assert not loads.done() and not unloads.done()
         deployment = world.deployments.all()[1]
