@@ -47,3 +47,6 @@ def test_the_audit_leads_from_the_keys_to_who_did_what(chromium: Browser, keyed:
         page.get_by_role("combobox", name="Of what").fill("nobody")
         expect(page.get_by_role("status")).to_have_text("No row fits.")
         assert not shown.complaints, shown.complaints
+    with keyed.client() as client:  # the keys' screen begins without any
+        client.headers["Authorization"] = f"Bearer {KEY}"
+        assert client.delete(f"/v1/keys/{made['id']}").is_success
