@@ -1,4 +1,4 @@
-"""How calm streams stay while prompts arrive beside them, and what that costs the prompts.
+"""This test measures how calm streams stay while prompts arrive beside them, and what that costs the prompts.
 
     python -m loadtest.calm http://127.0.0.1:3000 --streams 8 --prompt-tokens 1024 --every 1
 
@@ -67,7 +67,7 @@ class Client:
 
     def body(self, words: int, tokens: int) -> dict[str, object]:
         text = " ".join(self._random.choices(WORDS, k=words))
-        return {"inputs": text, "parameters": {"max_new_tokens": tokens, "ignore_eos": True, "details": True}}
+        return {"inputs": text, "parameters": {"max_new_tokens": tokens, "ignore_eos": True}}
 
     async def fit(self, tokens: int) -> None:
         """Finds how many words make so many tokens, by the answer's own count."""

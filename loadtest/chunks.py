@@ -1,4 +1,4 @@
-"""What a prompt's rows cost beside decodes, by the size of the chunk: what prefill by layers could win over chunks.
+"""This test measures what a prompt's rows cost beside decodes, by the chunk's size: what prefill by layers could win.
 
     python -m loadtest.chunks REFERENCE [--streams 8] [--chunks 16 32 64 128 256]
 

@@ -1,4 +1,4 @@
-"""What a client has not read is watched from the first byte on, whoever wrote it: whole answers, streams, files, pages.
+"""Unread watches what a client has not read, from the first byte on, whoever wrote it: answers, streams, files, pages.
 
     LEAST_BYTES, or all that waited, were taken in READING_SECONDS ─▶ the client reads, however slowly
     less was taken                                                 ─▶ it is stuck, a glance later at the latest
