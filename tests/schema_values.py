@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import jsonschema_rs
+
+HUGE: Final = re.compile(r"[0-9][eE][+-]?[0-9]{3}")
+"""A number of JSON that no float holds, as 7e2534: Python reads infinity, which fits no schema."""
 
 DRAFTS: Final = (
     "https://json-schema.org/draft/2020-12/schema",

@@ -4,7 +4,6 @@ wherever the text is cut."""
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -21,10 +20,8 @@ from service.text.messages import Tool
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
 from service.text.tools.formats import FORMATS
 from tests.effort import drawn
-from tests.schema_values import fits_schema
+from tests.schema_values import HUGE, fits_schema
 
-HUGE = re.compile(r"[0-9][eE][+-]?[0-9]{3}")
-"""Numbers that no float holds."""
 WRITTEN = [form for form in FORMATS if form.writing is not None]
 TEXTS = st.sampled_from(["", "a", "null", "3", "true", '"q"', "도시락", "a\nb", "</a>", "{", "None"])
 LEAVES: st.SearchStrategy[Any] = st.one_of(

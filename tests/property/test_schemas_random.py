@@ -17,7 +17,7 @@ from service.text.grammars import Grammar
 from service.text.grammars.trial import require_end
 from tests.effort import drawn
 from tests.grammars import FIELD, random_answer, vocabulary
-from tests.schema_values import fits_schema, is_schema
+from tests.schema_values import HUGE, fits_schema, is_schema
 
 Schema = Any
 ANSWERS = 3
@@ -127,7 +127,7 @@ def check_a_random_schema(schema: Schema, seed: int) -> None:
     assert is_schema(schema), schema
     for _ in range(ANSWERS):
         answer = random_answer(grammar, rng)
-        if answer is not None:
+        if answer is not None and not HUGE.search(answer):
             value = json.loads(answer)
             SEEN["answers"] += 1
             assert fits_schema(schema, value), (schema, answer)

@@ -84,6 +84,39 @@ def test_without_a_compiler_it_says_so_goes_on_and_tries_again(tmp_path: Path) -
         assert not built.exists()
 
 
+CONFIGURED = """:env:.cert='/certificates.pem'
+global.extra-index-url='https://second.test/simple'
+global.find-links='/wheels'
+global.index-url='https://mirror.test/simple'
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_uv_gets_what_pip_is_told_of_and_pip_does_what_uv_cannot(tmp_path: Path, fails: bool) -> None:
+    programs, said, configured = tmp_path / "venv" / "bin", tmp_path / "said", tmp_path / "configured"
+    programs.mkdir(parents=True)
+    configured.write_text(CONFIGURED)
+    scripts = {
+        "python": f'case "$*" in *"config list") cat {configured};; *) echo "python $*" >>{said};; esac',
+        "uv": f'echo "uv $*" >>{said}; env | grep -E "^(UV|SSL)_" >>{said}; exit {int(fails)}',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    done = make(f"{tmp_path}/venv/.serves", f"VENV={tmp_path}/venv", "MAKEFLAGS=", SSL_CERT_FILE="")
+    assert done.returncode == 0, done.stderr
+    lines = said.read_text().splitlines()
+    words = "-c constraints.txt torch==2.13.0 -e ."
+    assert f"uv pip install --python {programs}/python {words}" in lines
+    assert {
+        "SSL_CERT_FILE=/certificates.pem",
+        "UV_DEFAULT_INDEX=https://mirror.test/simple",
+        "UV_FIND_LINKS=/wheels",
+        "UV_INDEX=https://second.test/simple",
+    } <= set(lines)
+    assert lines[-1].startswith("python -m pip install") == fails and lines[-1].endswith(words) == fails
+
+
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text().splitlines()
     return {canonicalize_name(line.partition("==")[0]): line for line in lines if line and line[0] != "#"}

@@ -350,6 +350,32 @@ def test_an_old_compiler_builds_what_it_knows(monkeypatch: pytest.MonkeyPatch, t
     assert len(built) == sum(first not in flags for flags in build.LEVELS.values()) < len(build.LEVELS)
 
 
+@pytest.mark.skipif(build.MACHINE != "x86_64", reason="the levels are of x86_64")
+@pytest.mark.parametrize(
+    ("cpuinfo", "level"),
+    [
+        ("vendor_id : AuthenticAMD flags : fma avx2 avx512bw avx512vl avx512dq avx512_vnni avx512_bf16", "avx512-bf16"),
+        ("vendor_id : GenuineIntel flags : fma avx2 avx512bw avx512vl avx512dq avx512_vnni avx512_bf16", "avx512"),
+        ("vendor_id : GenuineIntel flags : sse4_2 fma avx2", "avx2"),
+        ("", "portable"),
+    ],
+)
+def test_the_fastest_level_of_a_processor_is_built(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, level: str) -> None:
+    tried: list[str] = []
+
+    def pretend(_: str | None, levels: list[str]) -> list[Path]:
+        tried.extend(levels)
+        return [Path(*levels)]
+
+    monkeypatch.setattr(build, "build", pretend)
+    monkeypatch.setattr(build, "_runs", lambda path: True)
+    assert build.build_fastest(cpuinfo=cpuinfo) == [Path(level)]
+    tried.clear()
+    monkeypatch.setattr(build, "_runs", lambda path: path.name == "portable")  # the system holds all others back
+    assert build.build_fastest(cpuinfo=cpuinfo) == [Path("portable")]
+    assert tried[0] == level
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
 def test_every_machine_has_levels_that_say_what_they_need(machine: str) -> None:
     levels = [*build.levels_of(machine)]

@@ -130,10 +130,10 @@ def kernels(flags: frozenset[str], vendor: str) -> tuple[Kernel, ...]:
         chosen = next((each.level for each in listed if each.runs), None)
         if lacks:
             why = f"the processor lacks {', '.join(lacks)}"
-        elif not library_path(level).exists():
-            why = "not built: run python -m service.engine.runner.native.build"
+        elif chosen:
+            why = f"{chosen} is faster"
         else:
-            why = f"{chosen} is faster" if chosen else ""
+            why = "" if library_path(level).exists() else "not built: run python -m service.engine.runner.native.build"
         listed.append(Kernel(level, not why, why))
     return tuple(listed)
 
