@@ -4,7 +4,8 @@
 
 First `--users` clients that ask again at once find the peak. Then requests arrive by chance (Poisson), so many times as
 fast. A client gives up after `--patience` seconds without its whole answer; goodput counts whole answers alone. A
-refused client does not come back here. Beside the load a prober asks `/livez`. When the load has ended, one request a
+refused client stays away, or with `--come-back` asks again after each `Retry-After`: then it is told how many found a
+place within twice the first one. Beside the load a prober asks `/livez`. When the load has ended, one request a
 second tells how long until a first token is as quick as before.
 """
 
@@ -15,6 +16,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -34,42 +36,62 @@ class Tally:
     tokens: int = 0
     firsts: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+    """Of each who was refused at first and entered: the seconds until then, by those of its first `Retry-After`."""
     livez: list[float] = field(default_factory=list)
 
 
 class Clients:
     """Clients of the server at `url`; `words` are of a prompt, `tokens` of an answer."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, words: int, tokens: int, patience: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        session: aiohttp.ClientSession,
+        words: int,
+        tokens: int,
+        patience: float,
+        comes_back: bool = False,
+    ) -> None:
         self._url = url
         self._session = session
+        self._comes_back = comes_back
         self._words, self._tokens, self._patience = words, tokens, patience
         self._random = random.Random(7)
 
     async def ask(self, tally: Tally) -> None:
         """Sends one request and adds what came of it."""
-        began, tokens = time.monotonic(), 0
         prompt = " ".join(self._random.choices(WORDS, k=self._words))
         body = {"inputs": prompt, "parameters": {"max_new_tokens": self._tokens, "ignore_eos": True}}
+        first_wait, refused_at = 0.0, time.monotonic()
         try:
-            async with asyncio.timeout(self._patience), self._session.post("/generate_stream", json=body) as response:
-                if response.status != 200:
-                    await response.read()
-                    tally.waits += [float(response.headers["Retry-After"])] if response.status == 503 else []
-                    tally.ends[f"status {response.status}"] += 1
-                    return
-                async for line in response.content:
-                    if line.startswith(b"data:"):
-                        if not tokens:
-                            tally.firsts.append(time.monotonic() - began)
-                        tokens += 1
+            while (wait := await self._asked(body, tally, refused_at, first_wait)) and self._comes_back:
+                first_wait = first_wait or wait
+                await asyncio.sleep(wait)
         except TimeoutError:
             tally.ends["gave up"] += 1
         except aiohttp.ClientError as error:
             tally.ends[type(error).__name__] += 1
-        else:
-            tally.ends["whole"] += 1
-            tally.tokens += tokens
+
+    async def _asked(self, body: Mapping[str, object], tally: Tally, refused_at: float, first_wait: float) -> float:
+        """Returns the seconds of `Retry-After` where the request was refused, else 0."""
+        began, tokens = time.monotonic(), 0
+        async with asyncio.timeout(self._patience), self._session.post("/generate_stream", json=body) as response:
+            if response.status != 200:
+                await response.read()
+                tally.ends[f"status {response.status}"] += 1
+                wait = float(response.headers.get("Retry-After", 0))
+                tally.waits += [wait] if response.status == 503 else []
+                return wait
+            tally.returns += [(time.monotonic() - refused_at) / first_wait] if first_wait else []
+            async for line in response.content:
+                if line.startswith(b"data:"):
+                    if not tokens:
+                        tally.firsts.append(time.monotonic() - began)
+                    tokens += 1
+        tally.ends["whole"] += 1
+        tally.tokens += tokens
+        return 0.0
 
     async def again_and_again(self, users: int, seconds: float) -> Tally:
         """Returns what `users` clients get who ask again at once."""
@@ -113,10 +135,17 @@ def quantile(values: list[float], q: float) -> float:
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
 
 
+def _returned(tally: Tally) -> str:
+    if not tally.returns:
+        return ""
+    in_time = sum(each <= 2 for each in tally.returns) / len(tally.returns)
+    return f", {len(tally.returns)} came back, {in_time:.1%} entered within twice that"
+
+
 async def measure(args: argparse.Namespace) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(args.url, connector=connector) as session:
-        clients = Clients(args.url, session, args.words, args.tokens, args.patience)
+        clients = Clients(args.url, session, args.words, args.tokens, args.patience, args.come_back)
         calm = Tally()
         for _ in range(10):
             await clients.ask(calm)
@@ -132,8 +161,8 @@ async def measure(args: argparse.Namespace) -> None:
             print(
                 f"{times:>4g}x   goodput {goodput:.2f} of the peak; {dict(tally.ends)}; first token p50 "
                 f"{quantile(tally.firsts, 0.5):.2f} s, p95 {quantile(tally.firsts, 0.95):.2f} s; Retry-After p50 "
-                f"{quantile(tally.waits, 0.5):.0f} s; /livez p99 {quantile(tally.livez, 0.99) * 1e3:.0f} ms; calm "
-                f"{recovered:.1f} s after the last arrival",
+                f"{quantile(tally.waits, 0.5):.0f} s{_returned(tally)}; /livez p99 "
+                f"{quantile(tally.livez, 0.99) * 1e3:.0f} ms; calm {recovered:.1f} s after the last arrival",
                 flush=True,
             )
 
@@ -144,6 +173,7 @@ def main() -> None:
     parser.add_argument("--times", type=float, nargs="+", default=[2.0, 10.0])
     parser.add_argument("--users", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--come-back", action="store_true")
     parser.add_argument("--patience", type=float, default=20.0)
     parser.add_argument("--words", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)

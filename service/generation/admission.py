@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,12 @@ LONGEST_RETRY_SECONDS: Final = 60
 """OpenAI's clients take a longer `Retry-After` for none, and are back within seconds."""
 CROWDED_SECONDS: Final = 1.0
 HEADROOM: Final = 0.1
+NEWCOMERS_ROOM: Final = 0.5
+"""How much of a queue's longest wait newcomers may fill while others come back who were refused."""
+MOST_REMEMBERED: Final = 10_000
+"""So many refused requests are known again,"""
+MOST_ALIKE: Final = 16
+"""and so many of each that are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class Admission:
         self._queues: dict[str, Counter[str]] = {}
         self._lines: dict[tuple[str, str], float] = {}
         """By engine and owner: when the last of those who were told to come back is due."""
+        self._told: OrderedDict[int, deque[float]] = OrderedDict()
+        """When those who sent the same request were told to come back, the first who was told first."""
         self._crowded_until = -math.inf
         self._refused = refused
         self.in_progress = 0
@@ -112,13 +120,27 @@ class Admission:
         """Returns whether a request was refused a moment ago, so that it is worth to look closely at the next one."""
         return self._clock() < self._crowded_until
 
-    def refusal(self, engine: str, owner: str, stats: EngineStats) -> Overloaded | None:
-        """Returns what every request of `owner` without a deadline would be refused with, and counts it; None where
-        some could enter. The arguments are those of `queued`."""
-        refusal = self._too_many(1) or self._too_long(engine, owner, 1, stats)
+    def refusal(self, engine: str, owner: str, stats: EngineStats, sent: bytes) -> Overloaded | None:
+        """Returns what this request of `owner` without a deadline is refused with, and counts it; None where it could
+        enter. `sent` is the request as it came: who was refused with it and comes back as told finds room that
+        newcomers leave. The other arguments are those of `queued`."""
+        request, now = hash((engine, owner, sent)), self._clock()
+        told = self._told.get(request, _NO_MOMENTS)
+        is_back = bool(told) and told[0] <= now
+        room = self._longest_queue_seconds * (1 if is_back else NEWCOMERS_ROOM)
+        refusal = self._too_many(1) or self._too_long(engine, owner, 1, stats, room)
+        if is_back:
+            told.popleft()
         if refusal is not None:
             self._count(refusal)
+            self._remember(request, now + (refusal.retry_after or 0))
         return refusal
+
+    def _remember(self, request: int, due: float) -> None:
+        self._told.setdefault(request, deque(maxlen=MOST_ALIKE)).append(due)
+        self._told.move_to_end(request)
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.popitem(last=False)
 
     def _too_many(self, count: int) -> Overloaded | None:
         if not self.in_progress or self.in_progress + count <= self.places:
@@ -160,7 +182,7 @@ class Admission:
         backlog_seconds = stats.backlog_seconds * _share(owners, request.owner, count)
         refuse_late(request, backlog_seconds, stats.cost_error, self._clock())
         if request.deadline is None:
-            self._raise(self._too_long(engine, request.owner, count, stats))
+            self._raise(self._too_long(engine, request.owner, count, stats, self._longest_queue_seconds))
         owners[request.owner] += count
         self._queues[engine] = owners
         try:
@@ -172,18 +194,20 @@ class Admission:
             if not owners:
                 del self._queues[engine]
 
-    def _too_long(self, engine: str, owner: str, count: int, stats: EngineStats) -> Overloaded | None:
+    def _too_long(
+        self, engine: str, owner: str, count: int, stats: EngineStats, longest_seconds: float
+    ) -> Overloaded | None:
         """An owner waits for the others' sequences only as far as they take turns with its own."""
         owners = self._queues.get(engine, _NOBODY)
         unseated = max(0, owners.total() + count - stats.seats)
         seconds = unseated * stats.seat_seconds * _share(owners, owner, count)
-        if seconds <= self._longest_queue_seconds:
+        if seconds <= longest_seconds:
             return None
         turn = stats.seat_seconds * (len(owners) + (owner not in owners))
         return Overloaded(
             f"The batch is full, and this request would wait about {seconds:.0f} s for a place in it: send it "
             "again after Retry-After, or send `deadline_ms` to wait for longer",
-            retry_after=self._due((engine, owner), seconds - self._longest_queue_seconds, count * turn),
+            retry_after=self._due((engine, owner), max(0.0, seconds - self._longest_queue_seconds), count * turn),
             queue_seconds=round(seconds, 1),
             max_queue_seconds=self._longest_queue_seconds,
         )
@@ -226,6 +250,7 @@ def refusals(observe: Callable[[str], None]) -> Iterator[None]:
 
 
 _NOBODY: Final[Counter[str]] = Counter()
+_NO_MOMENTS: Final = deque[float]()
 
 
 def _share(owners: Counter[str], owner: str, count: int) -> float:

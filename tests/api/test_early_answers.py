@@ -101,11 +101,11 @@ async def crowd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Crowd
         ):
             made = await crowd.post("/v1/keys", {"name": name, "scopes": [scopes], **more})
             setattr(crowd, name, {"Authorization": f"Bearer {made.json()['key']}"})
-        world.engine.stats = replace(world.engine.stats, seats=1, seat_seconds=3.0, backlog_seconds=9.0)
+        world.engine.stats = replace(world.engine.stats, seats=1, seat_seconds=1.5, backlog_seconds=9.0)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("service.generation.admission.CROWDED_SECONDS", 1e6)
-            waiting = [asyncio.create_task(crowd.post("/generate", ASKING["/generate"])) for _ in range(2)]
-            await until(lambda: len(world.engine.alive) == 2)
+            waiting = [asyncio.create_task(crowd.post("/generate", ASKING["/generate"])) for _ in range(4)]
+            await until(lambda: len(world.engine.alive) == 4)
             assert (await crowd.post("/generate", ASKING["/generate"])).status_code == 503
             seen.clear()
             yield crowd
@@ -181,13 +181,13 @@ async def test_an_owner_with_few_requests_enters_and_a_version_is_loaded(crowd: 
 @module
 async def test_a_spent_quota_is_told_before_the_full_batch(crowd: Crowd) -> None:
     first = asyncio.create_task(crowd.post("/generate", {"inputs": "hi"}, **crowd.bounded))
-    await until(lambda: len(crowd.world.engines[0].alive) == 3)
+    await until(lambda: len(crowd.world.engines[0].alive) == 5)
     crowd.seen.clear()
     refused = await crowd.post("/generate", {"inputs": "hi"}, **crowd.bounded)
     assert (refused.status_code, refused.json()["code"], crowd.seen) == (429, "rate_limited", [])
     assert 1 <= int(refused.headers["retry-after"]) <= 120
     first.cancel()
-    await until(lambda: len(crowd.world.engines[0].alive) == 2)
+    await until(lambda: len(crowd.world.engines[0].alive) == 4)
 
 
 def head(body: bytes, *lines: bytes, version: bytes = b"1.1") -> bytes:

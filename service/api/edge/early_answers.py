@@ -132,4 +132,4 @@ class EarlyAnswers:
             spent = answers.quotas.refusal(caller.owner, caller.limits)
             if spent is not None:
                 return spent
-        return answers.admission.refusal(deployment.manifest.base_digest, caller.owner, deployment.engine.stats)
+        return answers.admission.refusal(deployment.manifest.base_digest, caller.owner, deployment.engine.stats, body)
