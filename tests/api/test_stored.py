@@ -91,7 +91,7 @@ async def test_lists_are_filtered_and_paged(world: World) -> None:
     assert (page["first_id"], page["last_id"], page["has_more"]) == (a, b, True)
     assert not (await get(world, f"{URL}?limit=3"))["has_more"]
     assert (await get(world, f"{URL}?after=chatcmpl-0", 404))["error"]["param"] == "after"
-    for wrong in ("metadata=k", "metadata[k]=1&metadata[k]=2"):
+    for wrong in ("metadata=k", "metadata[k]=1&metadata[k]=2", "metadata[k][0]=1", "metadata[k][m]=1"):
         assert (await get(world, f"{URL}?{wrong}", 400))["error"]["param"] == "metadata"
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 router = Router(prefix="/v1/chat/completions", tags=["openai"])
 METADATA: Final = json_body(MetadataBody)
 KIND: Final = "chat.completion"
-_FILTER: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
+_FILTER: Final = re.compile(r"metadata\[((?:(?!\]\[).){1,64})\]", re.DOTALL)
+"""Not `metadata[a][b]`: a value is a text."""
 FILTERS: Final = {
     "parameters": [
         {
