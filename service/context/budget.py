@@ -154,5 +154,5 @@ class Budget:
         answer = f" and {self.reserve} are reserved for the answer, {needed} together"
         raise refused(
             f"The prompt has {used} tokens{answer if self.is_shared else ''}; the window has {self.window}: {change}.",
-            fields=("max_new_tokens",),
+            fields=("max_new_tokens", param),
         )

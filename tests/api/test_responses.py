@@ -12,6 +12,7 @@ import pytest
 from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
 from tests.api.conftest import Serve
+from tests.api.reading import openai_error
 from tests.fake_service import REPLY, World, says, serving
 from tests.tools import WITH_TOOLS
 
@@ -136,6 +137,12 @@ async def test_a_limit_leaves_a_response_incomplete(world: World) -> None:
     response, found = await ask(world, max_output_tokens=2), await events(world, max_output_tokens=2)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert response["output"][0]["status"] == "incomplete" and found[-1]["type"] == "response.incomplete"
+
+
+async def test_what_does_not_fit_is_told_in_the_names_of_responses(world: World) -> None:
+    body = {"model": "demo", "input": "안녕", "max_output_tokens": 100_000, "store": False}
+    refusal = openai_error(await world.client.post("/v1/responses", json=body), 400, "context_length_exceeded")
+    assert refusal["param"] == "input" and "lower max_output_tokens to" in refusal["message"]
 
 
 async def test_a_failure_in_mid_stream_is_told(serve: Serve) -> None:

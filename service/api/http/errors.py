@@ -30,6 +30,8 @@ class ErrorDialect(StrEnum):
 
     NATIVE = "native"
     OPENAI = "openai"
+    RESPONSES = "responses"
+    """OpenAI's body, and the names of its responses."""
     TRITON = "triton"
     OLLAMA = "ollama"
     ANTHROPIC = "anthropic"
@@ -39,6 +41,7 @@ PREFIXES: Final = {
     "/v2": ErrorDialect.TRITON,
     "/api": ErrorDialect.OLLAMA,
     "/v1/messages": ErrorDialect.ANTHROPIC,
+    "/v1/responses": ErrorDialect.RESPONSES,
 }
 """Paths that belong to one dialect with everything below them, also where this server lacks the route."""
 SHARED: Final = "/v1/models"
@@ -96,6 +99,7 @@ ANTHROPIC_TYPES: Final = {
 NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
     ErrorDialect.NATIVE: {},
     ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
+    ErrorDialect.RESPONSES: {"messages": "input", "max_new_tokens": "max_output_tokens"},
     ErrorDialect.TRITON: {},
     ErrorDialect.OLLAMA: {
         "send `inputs` instead": "send /api/generate a `prompt` with `raw` true",
@@ -150,7 +154,7 @@ def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict
         return {"error": message}
     if dialect is ErrorDialect.ANTHROPIC:
         return {"type": "error", "error": _anthropic(error, message, param or None), "request_id": request_id}
-    if dialect is ErrorDialect.OPENAI:
+    if dialect in (ErrorDialect.OPENAI, ErrorDialect.RESPONSES):
         return {"error": _openai(error, message, param or None)}
     fixed = {"error": message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
     return {**fixed, **error.numbers}

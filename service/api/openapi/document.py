@@ -84,6 +84,7 @@ SENTENCE_ERROR: Final = {"type": "object", "required": ["error"], "properties": 
 ERROR_SCHEMAS: Final = {
     ErrorDialect.NATIVE: ("Error", NATIVE_ERROR),
     ErrorDialect.OPENAI: ("OpenAIError", OPENAI_ERROR),
+    ErrorDialect.RESPONSES: ("OpenAIError", OPENAI_ERROR),
     ErrorDialect.TRITON: ("TritonError", SENTENCE_ERROR),
     ErrorDialect.OLLAMA: ("OllamaError", SENTENCE_ERROR),
     ErrorDialect.ANTHROPIC: ("AnthropicError", ANTHROPIC_ERROR),

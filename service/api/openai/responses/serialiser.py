@@ -67,7 +67,7 @@ class ResponseSerialiser(Serialiser):
         read none before a response was created."""
         begun = self._begun()
         created = self._numbered({"type": "response.created", "response": begun}) if self._answer is None else b""
-        details = body_of(error, request_id, ErrorDialect.OPENAI)["error"]
+        details = body_of(error, request_id, ErrorDialect.RESPONSES)["error"]
         shown = self._numbered({"type": "error", **{name: details[name] for name in ("code", "message", "param")}})
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": error.message}}
