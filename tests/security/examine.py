@@ -22,6 +22,7 @@ from service.observability.metrics import Metrics
 from tests.fake_service import over_http, serving
 
 CONFIGURATION: Final = Path(__file__).parent / "schemathesis.toml"
+LONG: Final = ("--max-examples=100", "--max-time=600", "--generation-database=none")
 KEY: Final = "correct horse battery staple"
 
 
