@@ -39,7 +39,7 @@ $(BIN)/python:
 # What a first answer needs; not what develops, tests and loads Dosirak, a third of all bytes.
 $(SERVES): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (a minute or a few on a fresh machine) …"
-	@$(PIP) -c constraints.txt uv
+	@$(PIP) -c constraints.txt uv || echo "uv cannot be had here; pip installs"
 	@$(UV) -c constraints.txt 'torch==2.13.0' -e .
 	@touch $@
 

@@ -117,6 +117,17 @@ def test_uv_gets_what_pip_is_told_of_and_pip_does_what_uv_cannot(tmp_path: Path,
     assert lines[-1].startswith("python -m pip install") == fails and lines[-1].endswith(words) == fails
 
 
+def test_pip_installs_where_uv_cannot_be_had(tmp_path: Path) -> None:
+    python, said = tmp_path / "venv" / "bin" / "python", tmp_path / "said"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$*" >>{said}\ncase "$*" in *" uv") exit 1;; esac\n')
+    python.chmod(0o755)
+    done = make(f"{tmp_path}/venv/.serves", f"VENV={tmp_path}/venv", "MAKEFLAGS=")
+    assert done.returncode == 0 and "uv cannot be had here; pip installs" in done.stdout, done.stderr
+    last = said.read_text().splitlines()[-1]
+    assert last.startswith("-m pip install") and last.endswith("-c constraints.txt torch==2.13.0 -e .")
+
+
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text().splitlines()
     return {canonicalize_name(line.partition("==")[0]): line for line in lines if line and line[0] != "#"}

@@ -189,12 +189,13 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.fastest:
-            built = build_fastest(options.compiler)
+            levels, built = list[str](), build_fastest(options.compiler)
         else:
-            built = build(options.compiler, sanitized=options.sanitize, machine=options.machine)
+            levels = [*levels_of(options.machine)]
+            built = build(options.compiler, levels, options.sanitize, options.machine)
         for path in built:
             print(f"native kernels: {path.name}")
-        for level in () if options.fastest else levels_of(options.machine):
+        for level in levels:
             if library_path(level, options.sanitize, options.machine) not in built:
                 print(f"native kernels: none for {level}, which the compiler is too old for")
     except CannotBuild as error:
