@@ -24,7 +24,7 @@ UV   := uv() { eval "$$($(BIN)/python -m pip config list | sort -r | sed -nE $(T
 # The kernels are compiled while the packages are installed.
 MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
-.PHONY: help install check test test-all slow-list clients nightly serve bento demo-model vllm screenshots dashboards types recall bench load
+.PHONY: help install check test test-all slow-list clients nightly serve serving bento demo-model vllm screenshots dashboards types recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -89,7 +89,10 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 	THOROUGH=1 $(PYTEST) $(DRAWING) --timeout=3600
 	$(BIN)/python -m tests.sanitized -n 2 --dist loadfile
 
-serve: $(SERVES) $(FASTEST)  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
+# The model is fetched and converted while the kernels compile; who needs the kernels waits (native/build.py).
+serve: $(FASTEST) serving  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
+
+serving: $(SERVES)
 	@$(BIN)/dosirak serve $(MODEL)
 
 # The CPU wheel leaves torchvision's release open, and the newest is for another torch; no text model needs it.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from models.weights.loading import DTYPES, Outliers
 from service.engine.runner.forwards.foreign import replace_linears
 from service.engine.runner.linear import quantize_rows
 from service.engine.runner.native import build
-from service.engine.runner.native.library import HeadsStruct, Library, library, unavailable
+from service.engine.runner.native.library import HeadsStruct, Library, library, load, unavailable
 from service.engine.runner.native.linear import NativeLinear
 from service.host import usable_cores
 from tests.kernels import LIBRARIES
@@ -332,7 +334,30 @@ def test_a_failing_compiler_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(build, "BUILT", tmp_path / "built")
     with pytest.raises(build.CannotBuild, match="failed for"):
         build.build("false")
-    assert not list((tmp_path / "built").iterdir())
+    assert [path.name for path in (tmp_path / "built").iterdir()] == [build.UNDER_WAY]
+
+
+def test_who_needs_the_kernels_waits_for_a_build_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    build.await_build()  # where none ever ran
+    compiler, begun, goes_on = tmp_path / "g++", tmp_path / "begun", tmp_path / "goes_on"
+    os.mkfifo(goes_on)
+    compiler.write_text(
+        f"#!/bin/sh\ntouch {begun}\nread word < {goes_on}\n"
+        'while [ $# -gt 1 ]; do [ "$1" = -o ] && touch "$2"; shift; done\n'
+    )
+    compiler.chmod(0o755)
+    with ThreadPoolExecutor() as threads:
+        building = threads.submit(build.build, str(compiler), ["portable"])
+        while not begun.exists():
+            time.sleep(0.01)
+        waiting = threads.submit(load.__wrapped__)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        goes_on.write_text("on\n")
+        assert "portable" in str(waiting.result(timeout=60))  # it was opened, and holds nothing
+        assert building.result() == [build.library_path("portable")]
+    build.await_build()  # where none runs any more
 
 
 def test_an_old_compiler_builds_what_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import hashlib
 import platform
 import shutil
@@ -18,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
 BUILT = Path(__file__).parent / "built"
+UNDER_WAY = ".under-way"
+"""A file of BUILT that is locked while a build runs. The lock ends with its process, however that ends."""
 CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fPIC", "-shared"]
@@ -103,12 +107,13 @@ def build(
     Returns the libraries, without those of instruction sets that the compiler does not know. Raises CannotBuild."""
     chosen = levels_of(machine) if levels is None else levels
     paths = {level: library_path(level, sanitized, machine) for level in chosen}
-    missing = {level: path for level, path in paths.items() if not path.exists()}
-    if missing:
-        command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
-        if command is None:
-            raise CannotBuild(f"no C++ compiler; install one of {', '.join(COMPILERS)} and run make install")
-        _compile(command, missing, {level: _flags(level, sanitized, machine) for level in missing})
+    if _missing(paths):
+        with _alone():
+            missing = _missing(paths)
+            command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
+            if command is None:
+                raise CannotBuild(f"no C++ compiler; install one of {', '.join(COMPILERS)} and run make install")
+            _compile(command, missing, {level: _flags(level, sanitized, machine) for level in missing})
     for stale in set(BUILT.glob("*.so")) - set(_current()):
         stale.unlink(missing_ok=True)
     return [path for path in paths.values() if path.exists()]
@@ -136,6 +141,30 @@ def _runs(path: Path) -> bool:
         return True
 
 
+def _missing(paths: dict[str, Path]) -> dict[str, Path]:
+    return {level: path for level, path in paths.items() if not path.exists()}
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Waits for another build, and lets no other begin meanwhile. Raises CannotBuild."""
+    try:
+        BUILT.mkdir(exist_ok=True)
+        mark = (BUILT / UNDER_WAY).open("a")
+    except OSError as error:
+        raise CannotBuild(str(error)) from error
+    with mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        yield
+
+
+def await_build() -> None:
+    """Waits until no build runs, as `make serve` begins one beside the fetch of a model. Where none runs, or none ever
+    ran, returns at once."""
+    with suppress(OSError), (BUILT / UNDER_WAY).open() as mark:
+        fcntl.flock(mark, fcntl.LOCK_SH)
+
+
 def _current() -> Iterator[Path]:
     """Yields the paths of all libraries that the present sources can become."""
     for machine in (MACHINE, *_OF_MACHINE):
@@ -151,7 +180,6 @@ def _flags(level: str, sanitized: bool, machine: str) -> list[str]:
 def _compile(compiler: str, paths: dict[str, Path], flags: dict[str, list[str]]) -> None:
     """Compiles all libraries at once. Each library appears whole or not at all."""
     try:
-        BUILT.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as folder:
             running = {
                 level: subprocess.Popen(

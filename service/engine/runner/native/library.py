@@ -22,7 +22,7 @@ from service import host
 from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.memory import lazy_zeros
 from service.engine.runner.native.arena import Arena
-from service.engine.runner.native.build import LEVELS, library_path, preferred
+from service.engine.runner.native.build import LEVELS, await_build, library_path, preferred
 from service.engine.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
@@ -394,7 +394,7 @@ def open_library(level: str, sanitized: bool = False) -> Library | str | None:
 def load() -> Library | str:
     """Returns the fastest built library for this processor, or the reason why there is none. It loads torch's OpenMP
     first, so that both share one team of threads."""
-    if not any(library_path(level).exists() for level in LEVELS):
+    if not _any_built():
         return "not built, run python -m service.engine.runner.native.build"
     reasons = []
     for level in preferred(host.processor_vendor()):
@@ -403,6 +403,14 @@ def load() -> Library | str:
             return opened
         reasons.append(opened)
     return "; ".join(filter(None, reasons)) or "not built for this processor"
+
+
+def _any_built() -> bool:
+    """Whether there is a library; where there is none yet, once a build that runs has ended."""
+    if any(library_path(level).exists() for level in LEVELS):
+        return True
+    await_build()
+    return any(library_path(level).exists() for level in LEVELS)
 
 
 def library() -> Library | None:
