@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # OpenMP threads that spin on starve each other on few cores.
 export GOMP_SPINCOUNT ?= 10000
+# uv leaves packages uncompiled: what is imported first is compiled then, and must stay so for the next process.
+unexport PYTHONDONTWRITEBYTECODE
 # The pinned packages have wheels for these versions (requires-python of pyproject.toml).
 FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 SERVES := $(VENV)/.serves
@@ -46,6 +48,7 @@ $(SERVES): pyproject.toml constraints.txt | $(BIN)/python
 $(READY): $(SERVES)
 	@echo "installing what tests and load need …"
 	@$(UV) -c constraints.txt -e '.[dev,load]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 # Without a compiler this says so, the engine serves with torch operations, and the next make tries again.

@@ -180,3 +180,14 @@ def test_every_file_that_is_read_is_in_the_wheel(tmp_path: Path) -> None:
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in (".pyc", ".md"))
         wanted = {str(path.relative_to(ROOT)) for path in files}
         assert wanted and wanted <= held, wanted - held
+
+
+def test_what_make_starts_keeps_its_bytecode(tmp_path: Path) -> None:
+    (programs := tmp_path / "venv" / "bin").mkdir(parents=True)
+    (programs / "dosirak").write_text("#!/bin/sh\nenv\n")
+    (programs / "dosirak").chmod(0o755)
+    (tmp_path / "venv" / ".serves").touch()
+    old = "--old-file=" + str(tmp_path / "venv" / ".serves")
+    done = make("serving", f"VENV={tmp_path}/venv", old, "MAKEFLAGS=", PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout and "HOME=" in done.stdout

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.api.answering.callers import BACKGROUND, caller_behind
 from service.api.http.encoding import encode
-from service.api.http.errors import ErrorDialect, Internal, body_of, status_of
+from service.api.http.errors import Internal, body_of, error_dialect, status_of
 from service.api.http.headers import HEADER
 from service.api.http.scopes import Caller
 from service.errors import DosirakError, InvalidRequest
@@ -58,7 +58,7 @@ class LineAnswers:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             peek = _Peek()  # its route says what is wrong
         if peek.stream:
-            return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), request_id)
+            return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), line, request_id)
         stores = peek.session_id is not None or peek.store is True or line.endpoint in STORING
         try:
             caller = caller_behind(line.owner, self._app.state.service.keys)
@@ -66,10 +66,10 @@ class LineAnswers:
             exchange = _Exchange(scope, line.body)
             await self._through()(exchange.scope, exchange.receive, exchange.send)
         except DosirakError as error:
-            return _refusal(error, request_id)
+            return _refusal(error, line, request_id)
         except Exception:
             log.exception("batch_line_failed", request_id=request_id, endpoint=line.endpoint)
-            return _refusal(Internal(), request_id)
+            return _refusal(Internal(), line, request_id)
         return exchange.reply()
 
     def _through(self) -> ASGIApp:
@@ -132,6 +132,6 @@ class _Exchange:
         return LineReply(self._status, self.scope["state"]["request_id"], bytes(self._content), self._retry_after)
 
 
-def _refusal(error: DosirakError, request_id: str) -> LineReply:
-    body = encode(body_of(error, request_id, ErrorDialect.OPENAI))
-    return LineReply(status_of(error, ErrorDialect.OPENAI), request_id, body)
+def _refusal(error: DosirakError, line: LineRequest, request_id: str) -> LineReply:
+    dialect = error_dialect(line.endpoint)
+    return LineReply(status_of(error, dialect), request_id, encode(body_of(error, request_id, dialect)))
