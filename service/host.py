@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import Final
 
 CGROUP = Path("/sys/fs/cgroup")
+ENGINE_NICENESS: Final = 5
+"""Added to an engine's process: the event loop, which answers everybody, gets a core before the next step does."""
+BESIDE_NICENESS: Final = 5
+"""Added to a thread that works beside an engine's steps: running answers go first. Linux counts it of one thread."""
+BACKGROUND_NICENESS: Final = 10
+"""Added to a process whose work nobody waits for."""
 
 
 def usable_cores() -> int:

@@ -24,6 +24,7 @@ from service.evaluation.jobs import child
 from service.evaluation.jobs.job import Job, JobFiles
 from service.evaluation.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
 from service.evaluation.jobs.worker import run, shortened
+from service.host import BACKGROUND_NICENESS
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama
@@ -255,4 +256,4 @@ def test_a_person_who_waits_is_served_at_the_priority_of_the_command() -> None:
         command = [sys.executable, "-c", source]
         shown = subprocess.run(command, input=job, capture_output=True, text=True, check=True).stdout
         nices.append(json.loads(shown)["result"]["nice"])
-    assert nices == [os.nice(0), min(19, os.nice(0) + 10)]
+    assert nices == [os.nice(0), min(19, os.nice(0) + BACKGROUND_NICENESS)]

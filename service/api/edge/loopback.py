@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -20,6 +21,9 @@ FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9a-f.]*:[0-9a-f:.]*\]|[a-z0-9._-]+)(?::[0-9]{0,5})?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://(?P<authority>[^/?#@\s]+)", re.IGNORECASE)
 _LOCAL_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*localhost\.?", re.IGNORECASE)
+
+REMEMBERED: Final = 256
+"""Texts whose verdict is kept: a client sends the same ones each time."""
 
 
 def foreign_part(scope: Scope, origins: Collection[str] = ()) -> str | None:
@@ -47,6 +51,7 @@ def is_local_peer(scope: Scope) -> bool:
     return server is not None and server[1] is None
 
 
+@lru_cache(REMEMBERED)
 def is_local_authority(text: str) -> bool:
     """Returns whether a `Host` is a loopback address or a name of `localhost`, with or without a port.
 
@@ -63,6 +68,7 @@ def is_local_origin(text: str) -> bool:
     return found is not None and is_local_authority(found["authority"])
 
 
+@lru_cache(REMEMBERED)
 def is_loopback_address(text: str) -> bool:
     """Returns whether the text is a loopback IP address, also IPv4 in IPv6; False for a text that is no address."""
     try:

@@ -10,14 +10,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
 
 from service.engine.protocol.messages import LoadAdapter, Request
+from service.host import BESIDE_NICENESS
 
 Attach = Callable[[], None]
 """Makes a loaded adapter part of the model, between two steps. Raises the error that stops it."""
-
-_NICENESS: Final = 10  # running answers first
 
 
 class AdapterLoader:
@@ -74,7 +72,7 @@ class AdapterLoader:
                 yield order, read, self.forget(order.name)
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(BESIDE_NICENESS)  # of this thread alone
         while True:
             order = self._orders.get()
             try:

@@ -17,12 +17,12 @@ from typing import Final
 
 from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.sequences.constraint import Constraint, Grammars, Matcher, certain_tokens
+from service.host import BESIDE_NICENESS
 
 MOST_COMPILED: Final = 64
 MOST_BYTES: Final = 8 << 20
 """Of the texts of compiled grammars that are kept. What a grammar takes beside its text has no measure: up to 20 MiB,
 most of it what its sequences have learned."""
-_NICENESS: Final = 5  # running answers first
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class GrammarLoader:
             yield from self._waiting.pop(self._done.popleft())
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(BESIDE_NICENESS)  # of this thread alone
         while True:
             text = self._orders.get()
             with suppress(Exception):  # then the core meets it, for each of the requests

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from service import host
 from service.engine.process.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.process.grammar_loading import CompiledGrammars, GrammarLoader
 from service.engine.process.heartbeat import Pulse, Report
@@ -51,7 +52,6 @@ from service.engine.protocol.messages import (
     UnloadAdapter,
 )
 from service.engine.protocol.profiling import Profiler
-from service.host import die_with_parent
 
 _NEWS_SECONDS: Final = 0.25  # steps without outputs send their stats this often
 _READ_BYTES: Final = 1 << 20
@@ -269,7 +269,8 @@ def _attached(attach: Attach) -> str:
 def run_process(prepare: Callable[[], BuildCore], argv: list[str]) -> int:
     """Runs one engine process and returns its exit code. `argv[1]` is the socket's file descriptor. `prepare` imports
     the core's builder before the configuration is known."""
-    die_with_parent()
+    host.die_with_parent()
+    os.nice(host.ENGINE_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = Channel(int(argv[1]))

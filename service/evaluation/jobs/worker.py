@@ -30,14 +30,13 @@ from models.repository.repository import Repository
 from service.errors import DosirakError, NoEngine
 from service.evaluation.texts import calibration
 from service.evaluation.trial import try_chats
-from service.host import die_with_parent, has_torch
+from service.host import BACKGROUND_NICENESS, die_with_parent, has_torch
 from service.settings import Settings
 from service.storage.records import open_repository
 
 LONGEST_REASON = 4_000
 IMPORTED = 0.7
 """The import's share of the progress, where an evaluation follows."""
-_NICE: Final = 10
 _SEND_SECONDS: Final = 0.2
 
 
@@ -203,7 +202,7 @@ def main() -> int:
     writer = ProgressWriter()
     try:
         job = msgspec.json.decode(sys.stdin.buffer.read())
-        os.nice(0 if job.get("awaited") else _NICE)
+        os.nice(0 if job.get("awaited") else BACKGROUND_NICENESS)
         writer.send({"result": run(job["kind"], job["arguments"], Settings(), writer.progress)})
     except (RepositoryError, DosirakError) as error:
         writer.send({"error": shortened(str(error))})

@@ -15,16 +15,15 @@ from typing import Final
 
 import msgspec
 
-from service.host import die_with_parent
+from service.host import BACKGROUND_NICENESS, die_with_parent
 from service.observability.profiles.trace import join
 
 TRACE: Final = "trace.json.gz"
-_NICE: Final = 10
 
 
 def main(argv: list[str]) -> int:
     die_with_parent()
-    os.nice(_NICE)
+    os.nice(BACKGROUND_NICENESS)
     directory = Path(argv[1])
     try:
         operators = join(directory, directory / TRACE)

@@ -58,7 +58,9 @@ class LineAnswers:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             peek = _Peek()  # its route says what is wrong
         if peek.stream:
-            return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), line, request_id)
+            return _refusal(
+                InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), line, request_id
+            )
         stores = peek.session_id is not None or peek.store is True or line.endpoint in STORING
         try:
             caller = caller_behind(line.owner, self._app.state.service.keys)
