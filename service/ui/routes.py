@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.deps import Service, ServiceDep
+from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.edge.bearers import Bearers
 from service.api.http.pages import UI
 from service.errors import InvalidRequest, NotFound, Unauthorized, Unavailable
@@ -23,9 +23,10 @@ MOST_BYTES: Final = 8192
 router = APIRouter(prefix=UI, include_in_schema=False)
 
 
-def _shows(screen: Screen) -> Callable[[Request, Service], Awaitable[Response]]:
-    async def show(http: Request, service: ServiceDep) -> Response:
-        if await asyncio.to_thread(_lacks, service, http.path_params):
+def _shows(screen: Screen) -> Callable[[Request, Service, str], Awaitable[Response]]:
+    async def show(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
+        places = http.path_params
+        if await asyncio.to_thread(_lacks, service, places) or await _lacks_session(service, owner, places):
             return await missing(http, service)
         places = {**http.query_params, **http.path_params}
         return frame(http, screen, places, keyed=service.is_keyed)
@@ -42,6 +43,19 @@ def _lacks(service: Service, places: Mapping[str, str]) -> bool:
     except (NotFound, InvalidRequest):
         return True
     except Unavailable:  # it is damaged, as its page says
+        return False
+    return False
+
+
+async def _lacks_session(service: Service, owner: str, places: Mapping[str, str]) -> bool:
+    """Returns whether the owner has no such session."""
+    if "session" not in places:
+        return False
+    try:
+        await (await service.answers.conversations.store()).get(owner, places["session"])
+    except (NotFound, InvalidRequest):
+        return True
+    except Unavailable:  # as its page says
         return False
     return False
 

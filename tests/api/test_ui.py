@@ -20,7 +20,7 @@ from service.ui.screens import SCREENS, Screen
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import World
 
-PLACES = {"model": "demo", "version": "1", "alias": "production", "session": "abc"}
+PLACES = {"model": "demo", "version": "1", "alias": "production", "session": "SESSION"}
 ADDRESSES = ["/ui" + screen.path.format(**PLACES) for screen in SCREENS]
 SAME = {"Sec-Fetch-Site": "same-origin"}
 LINK = re.compile(r'(?:href|src|action)="([^"]+)"')
@@ -28,6 +28,8 @@ LINK = re.compile(r'(?:href|src|action)="([^"]+)"')
 
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_every_screen_has_a_frame_whose_files_are_there(shared: World, address: str) -> None:
+    session = (await shared.client.post("/v1/sessions", json={})).json()["id"]
+    address = address.replace("SESSION", session)
     response = await shared.client.get(address)
     assert response.status_code == 200 and response.headers["content-security-policy"] == POLICY
     assert response.text.count("<h1>") == 1 and "<style" not in response.text
@@ -64,6 +66,14 @@ async def test_a_model_or_version_that_is_not_there_has_no_page(shared: World, r
     for address in (f"/ui/models/no-such{rest}", f"/ui/models/%20{rest}", "/ui/models/demo/versions/99"):
         response = await shared.client.get(address)
         assert response.status_code == 404 and "<h1>No such page</h1>" in response.text, address
+
+
+async def test_only_a_session_that_is_there_has_a_page(shared: World) -> None:
+    made = (await shared.client.post("/v1/sessions", json={})).json()["id"]
+    assert (await shared.client.get(f"/ui/sessions/{made}")).status_code == 200
+    for id in ("no-such", "%20", "ses_" + "0" * 32):
+        response = await shared.client.get(f"/ui/sessions/{id}")
+        assert response.status_code == 404 and "<h1>No such page</h1>" in response.text, id
 
 
 MOST_SCRIPT: Final = 60_000
