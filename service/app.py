@@ -308,7 +308,7 @@ def _add_layers(app: FastAPI, service: Service, bearers: Bearers, door: Door) ->
     caller = Auth(app, bearers=lambda: bearers, origins=settings.origins).caller
     judge = EarlyAnswers(caller, service.answers, lambda: service.is_ready, instance)
     door.tell(metrics, bearers.wrong_keys, judge)
-    app.state.bearers = bearers
+    app.state.bearers, app.state.caller = bearers, caller
     app.add_middleware(Audited, audit=app.state.service.audit, keys=app.state.service.keys)
     app.add_middleware(
         Auth,

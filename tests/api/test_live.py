@@ -197,3 +197,24 @@ async def test_it_needs_the_key_where_there_is_one(serve: Serve) -> None:
         client.headers["Authorization"] = f"Bearer {KEY}"
         async with listening(client) as events:
             await anext(events)
+
+
+@pytest.mark.parametrize("change", ["deleted", "without the scope"])
+async def test_a_listener_does_not_outlive_its_key(serve: Serve, change: str) -> None:
+    operator = {"Authorization": f"Bearer {KEY}"}
+    async with served(serve, admin_key=KEY) as (_, client):
+        made = await client.post("/v1/keys", json={"name": "eyes", "scopes": ["models:read"]}, headers=operator)
+        bearer = {"Authorization": f"Bearer {made.json()['key']}"}
+        async with asyncio.timeout(60), client.stream("GET", LIVE, headers=bearer) as response:
+            lines = (line async for line in response.aiter_lines() if line)
+            assert (await anext(lines)).startswith("data: ")
+            path = f"/v1/keys/{made.json()['id']}"
+            if change == "deleted":
+                assert (await client.delete(path, headers=operator)).status_code == 204
+            else:
+                changed = await client.patch(path, json={"scopes": ["sessions"]}, headers=operator)
+                assert changed.status_code == 200, changed.text
+            last = [line async for line in lines][-2:]
+        assert last[0] == "event: error"
+        wanted = "unauthorized" if change == "deleted" else "forbidden"
+        assert json.loads(last[1].removeprefix("data: "))["code"] == wanted

@@ -92,6 +92,13 @@ async def _check(request: Request) -> None:
     await audit_notes.begin(request)
 
 
+def require_still(request: Request) -> None:
+    """Raises what the request would be refused with now: a stream without an end does not outlive its key."""
+    caller: Caller = request.app.state.caller(request.scope)
+    request.state.scopes = caller.scopes
+    require(request, *scopes_of(request.method, request.scope["route"].path) or caller.scopes)
+
+
 def require(request: Request, *scopes: str) -> None:
     """Raises Forbidden where the caller has none of the scopes."""
     if request.state.scopes.isdisjoint(scopes):

@@ -13,8 +13,10 @@ from service.api.http.connection import EventStream
 from service.api.http.documented import streams
 from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, Internal, body_of
+from service.api.http.scopes import require_still
 from service.api.operations.schemas import DeploymentState, StepCost
 from service.api.shared.answer_schemas import Shown
+from service.errors import DosirakError
 from service.observability.live.feed import Listener
 
 
@@ -85,7 +87,7 @@ EVENTS: Final = streams(LiveEvent, description="An event a second, until the cli
 
 @router.get("/v1/live", response_class=Response, responses=EVENTS)
 async def live(http: Request, service: ServiceDep) -> Response:
-    """Streams what every version does now, one event a second. Events are made only while somebody listens; all
+    """Streams what every version does now, one event a second, as long as the caller's key lives. Events are made only while somebody listens; all
     listeners get the same ones, and one that reads slowly gets the newest."""
     listener = service.live.listen()
 
@@ -96,8 +98,12 @@ async def live(http: Request, service: ServiceDep) -> Response:
 
 
 async def _events(http: Request, listener: Listener) -> AsyncGenerator[bytes, None]:
-    async for each in listener.events():
-        yield each
-    if listener.has_failed:
-        http.state.log["code"] = Internal.code
-        yield event(body_of(Internal(), http.state.request_id, ErrorDialect.NATIVE), "error")
+    try:
+        async for each in listener.events():
+            require_still(http)
+            yield each
+        if listener.has_failed:
+            raise Internal
+    except DosirakError as error:
+        http.state.log["code"] = error.code
+        yield event(body_of(error, http.state.request_id, ErrorDialect.NATIVE), "error")
