@@ -87,8 +87,8 @@ EVENTS: Final = streams(LiveEvent, description="An event a second, until the cli
 
 @router.get("/v1/live", response_class=Response, responses=EVENTS)
 async def live(http: Request, service: ServiceDep) -> Response:
-    """Streams what every version does now, one event a second, as long as the caller's key lives. Events are made only while somebody listens; all
-    listeners get the same ones, and one that reads slowly gets the newest."""
+    """Streams what every version does now, one event a second, as long as the caller's key lives. Events are made only
+    while somebody listens; all listeners get the same ones, and one that reads slowly gets the newest."""
     listener = service.live.listen()
 
     async def close() -> None:
