@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -200,9 +201,10 @@ async def test_it_needs_the_key_where_there_is_one(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("change", ["deleted", "without the scope"])
-async def test_a_listener_does_not_outlive_its_key(serve: Serve, change: str) -> None:
+async def test_a_listener_does_not_outlive_its_key(serve: Serve, tmp_path: Path, change: str) -> None:
     operator = {"Authorization": f"Bearer {KEY}"}
-    async with served(serve, admin_key=KEY) as (_, client):
+    database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"  # others' is one for all tests
+    async with served(serve, admin_key=KEY, database_url=database) as (_, client):
         made = await client.post("/v1/keys", json={"name": "eyes", "scopes": ["models:read"]}, headers=operator)
         bearer = {"Authorization": f"Bearer {made.json()['key']}"}
         async with asyncio.timeout(60), client.stream("GET", LIVE, headers=bearer) as response:
