@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,12 @@ def repository_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serve(repository_directory: Path) -> Serve:
-    """`serve(engine={...}, setting=...)`: see `tests.fake_service.serving`."""
-    return partial(serving, repository_directory)
+def serve(repository_directory: Path) -> Iterator[Serve]:
+    """`serve(engine={...}, setting=...)`: see `tests.fake_service.serving`. A key that a test leaves would close the
+    servers of all later tests."""
+    yield partial(serving, repository_directory)
+    for document in (repository_directory / "keys").rglob("*"):
+        assert document.is_dir() or "key_" not in document.read_text(), document
 
 
 @pytest.fixture

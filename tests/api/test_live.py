@@ -7,19 +7,21 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from models.repository.repository import Repository
 from service.api.operations.live import LiveEvent
 from service.engine.protocol.messages import FinishReason
 from service.observability.live import feed as feeds
 from service.observability.live.feed import Feed
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
-from tests.fake_service import CACHED, World, over_http
+from tests.fake_service import CACHED, World, over_http, publish, serving
 from tests.waiting import until
 
 LIVE = "/v1/live"
@@ -201,10 +203,10 @@ async def test_it_needs_the_key_where_there_is_one(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("change", ["deleted", "without the scope"])
-async def test_a_listener_does_not_outlive_its_key(serve: Serve, tmp_path: Path, change: str) -> None:
+async def test_a_listener_does_not_outlive_its_key(tmp_path: Path, change: str) -> None:
     operator = {"Authorization": f"Bearer {KEY}"}
-    database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"  # others' is one for all tests
-    async with served(serve, admin_key=KEY, database_url=database) as (_, client):
+    publish(Repository(tmp_path))  # keys stay in it
+    async with served(partial(serving, tmp_path), admin_key=KEY) as (_, client):
         made = await client.post("/v1/keys", json={"name": "eyes", "scopes": ["models:read"]}, headers=operator)
         bearer = {"Authorization": f"Bearer {made.json()['key']}"}
         async with asyncio.timeout(60), client.stream("GET", LIVE, headers=bearer) as response:
