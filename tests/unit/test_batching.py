@@ -285,6 +285,25 @@ def test_answers_that_came_alone_say_how_long_a_crowd_of_them_takes() -> None:
     assert policy.seat_seconds(40) == pytest.approx(50 * (0.02 / 40 + 0.001), rel=0.1)
 
 
+def test_answers_that_end_together_share_the_steps_before() -> None:
+    """64 answers of 50 steps of 84 ms end in one step: one in 66 ms, also right after that step."""
+    policy = policy_of(MEMORY_BOUND)
+    for number in range(251):
+        policy.observe(StepWork(64), 0.084, rows=64, ends=64 * (number % 50 == 49))
+        if number > 50:
+            assert policy.seat_seconds(64) == pytest.approx(50 * 0.084 / 64, rel=0.02), number
+
+
+def test_answers_that_become_longer_are_known_before_they_end() -> None:
+    policy = policy_of(MEMORY_BOUND)
+    for number in range(500):
+        policy.observe(StepWork(8), 0.028, rows=8, ends=8 * (number % 10 == 9))
+    assert policy.seat_seconds(8) == pytest.approx(10 * 0.028 / 8, rel=0.02)
+    for _ in range(500):
+        policy.observe(StepWork(8), 0.028, rows=8)
+    assert policy.seat_seconds(8) > 5 * 10 * 0.028 / 8
+
+
 def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:
     policy = policy_of(SLOW)
     assert policy.recompute_seconds(400) > 2 * policy.recompute_seconds(200) > 0

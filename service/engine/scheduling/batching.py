@@ -13,8 +13,8 @@ from typing import Final
 from service.engine.protocol.messages import Preference
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
+from service.engine.scheduling.turnover import Turnover
 
-_KEPT: Final = 0.98  # of what is known of answers, when one more ends: the last fifty count
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
 _CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
@@ -90,7 +90,7 @@ class BatchingPolicy:
         self.inter_token_latency_target = inter_token_latency_target
         self._prefers_streams = prefer == "streams"
         self.cost = CostLine()
-        self._steps = self._rows = self._seconds = self._ends = 0.0
+        self._turnover = Turnover()
 
     def step_budget(self, decodes: int, kv_tokens: int, prefills: int, streams: int = 0) -> StepBudget:
         """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
@@ -241,16 +241,8 @@ class BatchingPolicy:
         return max(prefill, backlog.unseated * self.seat_seconds(backlog.seats))
 
     def seat_seconds(self, seats: int) -> float:
-        """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended.
-
-        An answer of `s` steps takes s · a / seats of the constants, which its steps share with the others', and all of
-        what it adds to them. So answers that came alone say how long a crowd of them takes.
-        """
-        if not self._ends:
-            return 0.0
-        constant = self.cost.coefficients[0]
-        own = max(0.0, self._seconds - constant * self._steps)
-        return (constant * self._rows / max(1, seats) + own) / self._ends
+        """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended."""
+        return self._turnover.seat_seconds(seats, self.cost.coefficients[0])
 
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
         """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
@@ -268,11 +260,7 @@ class BatchingPolicy:
     def observe(self, work: StepWork, seconds: float, rows: int = 1, ends: int = 0) -> None:
         """Learns that one step of `rows` sequences took `seconds`, and that `ends` of them ended with it."""
         self.cost.observe(work, seconds)
-        kept = _KEPT**ends
-        self._steps = kept * self._steps + 1
-        self._rows = kept * self._rows + rows
-        self._seconds = kept * self._seconds + seconds
-        self._ends = kept * self._ends + ends
+        self._turnover.observe(seconds, rows, ends)
 
     def row_seconds(self, context: int) -> float:
         """Returns the seconds of one more decode row over `context` tokens."""
