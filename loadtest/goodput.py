@@ -57,7 +57,7 @@ class Clients:
         self._session = session
         self._comes_back = comes_back
         self._words, self._tokens, self._patience = words, tokens, patience
-        self._random = random.Random(7)
+        self._random = random.Random()  # no seed: the server's prefix cache knows the prompts of the run before
 
     async def ask(self, tally: Tally) -> None:
         """Sends one request and adds what came of it."""
