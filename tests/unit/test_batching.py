@@ -263,45 +263,9 @@ def test_forecasts() -> None:
     assert policy.first_token_seconds(beside) == pytest.approx(0.02 + 0.108, rel=0.01)
     assert policy.is_hopeless(beside, 0.05)
     assert not policy.is_hopeless(beside, 0.2)
+    crowded = Backlog(decodes=20, tokens=10, unseated=5, seat_seconds=0.08)
+    assert policy.first_token_seconds(crowded) == pytest.approx(5 * 0.08, rel=0.01)
     assert not BatchingPolicy(2048, 16, 1.0).is_hopeless(Backlog(tokens=10**6), 0.001), "nothing is known"
-
-
-def test_a_seat_is_free_at_the_rate_of_ends() -> None:
-    policy = policy_of(MEMORY_BOUND)
-    assert policy.seat_seconds(20) == 0.0, "no answer has ended"
-    for number in range(2000):
-        policy.observe(StepWork(20), 0.04, rows=20, ends=number % 2)
-    assert policy.first_token_seconds(Backlog(decodes=20, tokens=10, unseated=5, seats=20)) == pytest.approx(
-        5 * 0.08, rel=0.02
-    )
-
-
-def test_answers_that_came_alone_say_how_long_a_crowd_of_them_takes() -> None:
-    """A step of 20 ms and 1 ms a row: 50 steps of one answer take 1.05 s alone. A batch of 40 ends one in 75 ms."""
-    policy = policy_of(MEMORY_BOUND)
-    for number in range(2000):
-        policy.observe(StepWork(1), 0.021, rows=1, ends=number % 50 == 49)
-    assert policy.seat_seconds(1) == pytest.approx(50 * 0.021, rel=0.05)
-    assert policy.seat_seconds(40) == pytest.approx(50 * (0.02 / 40 + 0.001), rel=0.1)
-
-
-def test_answers_that_end_together_share_the_steps_before() -> None:
-    """64 answers of 50 steps of 84 ms end in one step: one in 66 ms, also right after that step."""
-    policy = policy_of(MEMORY_BOUND)
-    for number in range(251):
-        policy.observe(StepWork(64), 0.084, rows=64, ends=64 * (number % 50 == 49))
-        if number > 50:
-            assert policy.seat_seconds(64) == pytest.approx(50 * 0.084 / 64, rel=0.02), number
-
-
-def test_answers_that_become_longer_are_known_before_they_end() -> None:
-    policy = policy_of(MEMORY_BOUND)
-    for number in range(500):
-        policy.observe(StepWork(8), 0.028, rows=8, ends=8 * (number % 10 == 9))
-    assert policy.seat_seconds(8) == pytest.approx(10 * 0.028 / 8, rel=0.02)
-    for _ in range(500):
-        policy.observe(StepWork(8), 0.028, rows=8)
-    assert policy.seat_seconds(8) > 5 * 10 * 0.028 / 8
 
 
 def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:

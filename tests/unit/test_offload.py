@@ -208,7 +208,7 @@ def test_copies_are_no_computing_but_take_part_of_the_step() -> None:
     core = offloading(SlowDisk(clock), clock)
     ask(core, "a", range(17))
     seen = []
-    core.scheduler.policy.observe = lambda work, seconds, *counts: seen.append(seconds)  # type: ignore[method-assign]
+    core.scheduler.policy.observe = lambda work, seconds: seen.append(seconds)  # type: ignore[method-assign]
     core.add(make_request("b", range(50, 78)))
     core.step()
     assert core.stats.step_seconds >= 10.0

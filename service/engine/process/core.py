@@ -108,7 +108,6 @@ class EngineCore:
         self._last_sequences = 0
         self._last_seconds = 0.0
         self._untold = deque[StepRecord](maxlen=MAX_STEPS)
-        self._ended = 0
 
     @property
     def has_work(self) -> bool:
@@ -217,7 +216,7 @@ class EngineCore:
             cost_error=scheduler.policy.cost.error,
             backlog_seconds=scheduler.policy.first_token_seconds(scheduler.backlog()),
             seats=scheduler.num_seats,
-            seat_seconds=scheduler.policy.seat_seconds(scheduler.num_seats),
+            seat_seconds=scheduler.seat_seconds,
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.speculation.num_draft_tokens,
             accepted_tokens_total=scheduler.outputs.num_accepted_tokens,
@@ -261,9 +260,10 @@ class EngineCore:
         self._steps += 1
         self._last, self._last_sequences, self._last_seconds = StepWork.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)
-        ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
-        self.scheduler.policy.observe(self._last, seconds, self._last_sequences, ended)
-        predicted = self.scheduler.policy.cost.last_prediction + drafting
+        cost = self.scheduler.policy.cost
+        self.scheduler.turnover.charge(batch.scheduled, in_all, cost.coefficients[0])
+        self.scheduler.policy.observe(self._last, seconds)
+        predicted = cost.last_prediction + drafting
         self._untold.append(StepRecord(self._last.tokens, self._last_sequences, predicted, in_all))
 
     def _unload_unused(self) -> None:

@@ -11,9 +11,14 @@ from service.engine.sequences.sequence import Sequence
 
 
 def backlog_of(
-    running: SequenceOf[Sequence], waiting: SequenceOf[Sequence], blocks: BlockManager, max_num_seqs: int
+    running: SequenceOf[Sequence],
+    waiting: SequenceOf[Sequence],
+    blocks: BlockManager,
+    max_num_seqs: int,
+    seat_seconds: float,
 ) -> Backlog:
-    """Returns the backlog of the running and the waiting sequences, at most `max_num_seqs` at once."""
+    """Returns the backlog of the running and the waiting sequences, at most `max_num_seqs` at once; one of
+    these ends every `seat_seconds`."""
     decodes = [each for each in running if each.num_computed_tokens + 1 == len(each.token_ids)]
     if len(decodes) == len(running) and not waiting:
         return Backlog(decodes=len(decodes), streams=num_streams(decodes))
@@ -30,7 +35,7 @@ def backlog_of(
         tokens=tokens,
         attention=sum(chunk_attention(computed, left) for computed, left in prefills),
         unseated=max(0, len(running) + len(waiting) - max_num_seqs),
-        seats=max_num_seqs,
+        seat_seconds=seat_seconds,
         copy_seconds=blocks.copy_seconds(offloaded, blocks.blocks_for(tokens)),
     )
 

@@ -13,7 +13,6 @@ from typing import Final
 from service.engine.protocol.messages import Preference
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
-from service.engine.scheduling.turnover import Turnover
 
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
@@ -60,9 +59,9 @@ class ModelOffer(Offer):
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The work ahead of a first token, its own prompt included. `prefills` sequences have `tokens` of prefill left.
-    `decodes` run beside them, `streams` of which are streamed. `unseated` sequences must end before the batch of
-    `seats` has a free one. `copy_seconds` is the time of copies to and from the offload file. Cached prefixes cost only
-    their copies."""
+    `decodes` run beside them, `streams` of which are streamed. `unseated` sequences must end before the batch has a
+    free seat, and one ends every `seat_seconds`. `copy_seconds` is the time of copies to and from the offload file.
+    Cached prefixes cost only their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
@@ -71,12 +70,12 @@ class Backlog:
     tokens: int = 0
     attention: float = 0.0
     unseated: int = 0
-    seats: int = 1
+    seat_seconds: float = 0.0
     copy_seconds: float = 0.0
 
 
 class BatchingPolicy:
-    """Makes budgets, numbers of drafts, and forecasts. Owns the cost line and what answers were seen to take."""
+    """Makes budgets, numbers of drafts, and forecasts. Owns the cost line."""
 
     def __init__(
         self,
@@ -90,7 +89,6 @@ class BatchingPolicy:
         self.inter_token_latency_target = inter_token_latency_target
         self._prefers_streams = prefer == "streams"
         self.cost = CostLine()
-        self._turnover = Turnover()
 
     def step_budget(self, decodes: int, kv_tokens: int, prefills: int, streams: int = 0) -> StepBudget:
         """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
@@ -238,11 +236,7 @@ class BatchingPolicy:
             steps += int(backlog.copy_seconds / budget.seconds)
         prefill = self.cost.prefill_seconds(backlog.tokens, backlog.attention) + backlog.copy_seconds
         prefill += steps * self.cost.predict(beside)
-        return max(prefill, backlog.unseated * self.seat_seconds(backlog.seats))
-
-    def seat_seconds(self, seats: int) -> float:
-        """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended."""
-        return self._turnover.seat_seconds(seats, self.cost.coefficients[0])
+        return max(prefill, backlog.unseated * backlog.seat_seconds)
 
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
         """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
@@ -257,10 +251,9 @@ class BatchingPolicy:
         """Returns the cost of the block at `index` of a sequence in a prefill. A later block costs more."""
         return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
 
-    def observe(self, work: StepWork, seconds: float, rows: int = 1, ends: int = 0) -> None:
-        """Learns that one step of `rows` sequences took `seconds`, and that `ends` of them ended with it."""
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """Learns that one step took `seconds`."""
         self.cost.observe(work, seconds)
-        self._turnover.observe(seconds, rows, ends)
 
     def row_seconds(self, context: int) -> float:
         """Returns the seconds of one more decode row over `context` tokens."""

@@ -28,6 +28,7 @@ from service.engine.scheduling.fair_shares import FairShares
 from service.engine.scheduling.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
+from service.engine.scheduling.turnover import Turnover
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.sequences.constraint import Constraint
 from service.engine.sequences.sequence import Sequence, SequenceStatus
@@ -68,7 +69,7 @@ class Scheduler:
         self.token_budget = policy.max_num_batched_tokens
         self.num_preemptions = 0
         self.num_hopeless = 0
-        self.num_ended = 0
+        self.turnover = Turnover()
         self._max_num_seqs = max_num_seqs
         self._speculation = speculation
         self._decoder_start = decoder_start
@@ -177,7 +178,10 @@ class Scheduler:
     def backlog(self) -> Backlog:
         """Returns the backlog ahead of a client's request that arrives now."""
         running, waiting = (of_clients(each) if self._num_background else each for each in (self.running, self.waiting))
-        return backlog_of(running, waiting, self.blocks, self._max_num_seqs)
+        return self._backlog_of(running, waiting)
+
+    def _backlog_of(self, running: SequenceOf[Sequence], waiting: SequenceOf[Sequence]) -> Backlog:
+        return backlog_of(running, waiting, self.blocks, self._max_num_seqs, self.seat_seconds)
 
     @property
     def num_seats(self) -> int:
@@ -187,6 +191,11 @@ class Scheduler:
         if not used or not self.running:
             return self._max_num_seqs
         return max(1, min(self._max_num_seqs, self.blocks.num_blocks * len(self.running) // used))
+
+    @property
+    def seat_seconds(self) -> float:
+        """The forecast seconds between two ends in a full batch."""
+        return self.turnover.seat_seconds(self.num_seats, self.policy.cost.coefficients[0])
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint and
@@ -364,7 +373,7 @@ class Scheduler:
                 continue
             waiting = self._shares.ahead(self.waiting, sequence)
             running = self.running if is_background(sequence) else of_clients(self.running)
-            ahead = backlog_of(running, waiting, self.blocks, self._max_num_seqs)
+            ahead = self._backlog_of(running, waiting)
             if self.policy.is_hopeless(ahead, deadline - now):
                 self._give_up(sequence)
 
@@ -375,7 +384,7 @@ class Scheduler:
         if deadline is None or sequence.status is not SequenceStatus.WAITING or sequence.request.emitted:
             return False
         for _ in range(2):
-            alone = backlog_of((), [sequence], self.blocks, self._max_num_seqs)
+            alone = self._backlog_of((), [sequence])
             if not self.policy.is_hopeless(alone, deadline - now):
                 return False
             self.prefill.expect(sequence)  # others may have computed its beginning since it came
@@ -393,7 +402,7 @@ class Scheduler:
         self._shares.leave(sequence.request.owner)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
-        self.num_ended += 1
+        self.turnover.end(sequence)
 
 
 def _rank(sequence: Sequence) -> tuple[int, bool, float]:

@@ -91,6 +91,8 @@ class Sequence:
     first_token_at: float | None = None
     num_preemptions: int = 0
     num_steps: int = 0
+    own_seconds: float = 0.0
+    """Its part of the seconds of its steps, their constants left out."""
     batch_size_sum: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
     """Chained hashes of its first full blocks, as far as the block manager has needed them."""
