@@ -3,16 +3,17 @@
     python -m loadtest.goodput http://127.0.0.1:3000 --times 2 10
 
 First `--users` clients that ask again at once find the peak. Then requests arrive by chance (Poisson), so many times as
-fast. A client gives up after `--patience` seconds without its whole answer; goodput counts whole answers alone. A
-refused client stays away, or with `--come-back` asks again after each `Retry-After`: then it is told how many found a
-place within twice the first one. Beside the load a prober asks `/livez`. When the load has ended, one request a
-second tells how long until a first token is as quick as before.
+fast. A client gives up after `--patience` seconds without its whole answer. Goodput counts the whole answers that end
+within `--seconds`, so not what waits in a queue then. A refused client stays away, or with `--come-back` asks again
+after each `Retry-After`: then it is told how many found a place within twice the first one. Beside the load a prober
+asks `/livez`. When the load has ended, one request a second tells how long until a first token is as quick as before.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -32,6 +33,10 @@ RECOVERED = 2.0
 class Tally:
     """What came of the requests of one load."""
 
+    until: float = math.inf
+    """Whole answers count until then,"""
+    whole: int = 0
+    """and are so many; `ends` have those that came later as well."""
     ends: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     firsts: list[float] = field(default_factory=list)
@@ -90,12 +95,14 @@ class Clients:
                         tally.firsts.append(time.monotonic() - began)
                     tokens += 1
         tally.ends["whole"] += 1
+        tally.whole += time.monotonic() <= tally.until
         tally.tokens += tokens
         return 0.0
 
     async def again_and_again(self, users: int, seconds: float) -> Tally:
         """Returns what `users` clients get who ask again at once."""
-        tally, end = Tally(), time.monotonic() + seconds
+        end = time.monotonic() + seconds
+        tally = Tally(end)
 
         async def user() -> None:
             while time.monotonic() < end:
@@ -107,7 +114,8 @@ class Clients:
     async def arriving(self, rate: float, seconds: float, calm: float) -> tuple[Tally, float]:
         """Returns what clients get that arrive `rate` times a second, and how long after the last of them a first token
         is as quick as `calm` again."""
-        tally, tasks, end = Tally(), set[asyncio.Task[None]](), time.monotonic() + seconds
+        end = time.monotonic() + seconds
+        tally, tasks = Tally(end), set[asyncio.Task[None]]()
         prober = await probing.begun(self._url, seconds)
         due = time.monotonic()
         while (due := due + self._random.expovariate(rate)) < end:
@@ -152,12 +160,11 @@ async def measure(args: argparse.Namespace) -> None:
         first = quantile(calm.firsts, 0.5)
         if not first:
             raise SystemExit(f"{args.url} does not answer: {dict(calm.ends)}")
-        whole = (await clients.again_and_again(args.users, args.seconds)).ends["whole"]
-        peak = whole / args.seconds
+        peak = (await clients.again_and_again(args.users, args.seconds)).whole / args.seconds
         print(f"peak    {peak:.2f} answers a second with {args.users} users; a calm first token {first * 1e3:.0f} ms")
         for times in args.times:
             tally, recovered = await clients.arriving(times * peak, args.seconds, first)
-            goodput = tally.ends["whole"] / args.seconds / peak
+            goodput = tally.whole / args.seconds / peak
             print(
                 f"{times:>4g}x   goodput {goodput:.2f} of the peak; {dict(tally.ends)}; first token p50 "
                 f"{quantile(tally.firsts, 0.5):.2f} s, p95 {quantile(tally.firsts, 0.95):.2f} s; Retry-After p50 "
