@@ -24,7 +24,8 @@ at once, and fill sessions, while faults come one after the other. Moments and k
 - **A turn** that was acknowledged must be in its session once, in order, with its answer. Clients send a turn that was
   not acknowledged again, with its `Idempotency-Key`.
 - **Refusals**: 503 with `Retry-After`, while the service starts or drains, and no other.
-- **At rest** no place, no block of the KV cache, no descriptor and no thread more is held.
+- **At rest** no place, no block of the KV cache, no descriptor and no thread more is held, but for the threads of the
+  event loop's pool, which begin when they are needed: cores + 4 in all.
 
 [`tests/unit/test_torture.py`](../tests/unit/test_torture.py) plants a mistake for every one of these checks.
 """
