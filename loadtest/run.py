@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from loadtest.runner import html_page, markdown, result, sample
 from loadtest.runner.address import Address, parse_address
-from loadtest.runner.judging import EXIT, checks, figures, verdict
+from loadtest.runner.judging import EXIT, cached_otherwise, checks, figures, verdict
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
 from service.evaluation.scenarios.figures import NotMeasured
@@ -79,6 +79,8 @@ def judge(plan: Plan, measured: Measured, date: datetime) -> Result:
     found = figures(counted, window)
     made = checks(plan.scenario, found, plan.baseline.figures if plan.baseline else None)
     said, why = verdict(made, len(counted), plan.scenario.load.min_samples)
+    if plan.baseline and (sentence := cached_otherwise(found, plan.baseline.figures)):
+        said, why = "not measured", sentence
     return Result(
         scenario=plan.scenario.name,
         description=plan.scenario.description,

@@ -4,7 +4,7 @@ baseline, and the verdict with its exit status. It knows no file."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ def figures(samples: Sequence[Sample], window: tuple[float, float]) -> Figures:
     found |= percentiles("e2e", [each.e2e_ms for each in good])
     found["send_delay_p99_ms"] = percentile([each.send_delay_ms for each in samples], 99)
     found |= _shares(samples)
+    prompts = sum(each.prompt_tokens for each in good)
+    found["cached_ratio"] = sum(each.cached_tokens for each in good) / prompts if prompts else None
     seconds = max([window[1], *(each.ended for each in good)]) - window[0]
     found["tokens_per_second"] = sum(each.tokens for each in good) / seconds
     found["requests_per_second"] = len(good) / seconds
@@ -46,6 +48,21 @@ def _shares(samples: Sequence[Sample]) -> Figures:
 def worsened(name: str, value: float, by: float) -> float:
     """Returns the worst value that is not worse than `value` by more than the ratio `by`."""
     return value * (1 - by) if name in AT_LEAST else value * (1 + by)
+
+
+MOST_CACHED_APART: Final = 0.1
+
+
+def cached_otherwise(found: Figures, before: Figures) -> str:
+    """Returns a sentence where the server knew another part of the prompts than in the run of `before`, else nothing. A
+    server that has seen a seed knows nearly all of them."""
+    now, then = found.get("cached_ratio"), before.get("cached_ratio")
+    if now is not None and then is not None and abs(now - then) > MOST_CACHED_APART:
+        return (
+            f"the server's prefix cache knew {now:.0%} of the prompts, and {then:.0%} in the baseline: start the "
+            "server anew before each run"
+        )
+    return ""
 
 
 Verdict = Literal["holds", "broken", "not measured"]

@@ -60,6 +60,7 @@ class Answer:
     text: str = ""
     model: str = ""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     error: str = ""
 
@@ -133,4 +134,6 @@ def _read_body(said: dict[str, Any], answer: Answer) -> None:
 def _read_counts(said: dict[str, Any], answer: Answer) -> None:
     usage = said["usage"]
     answer.prompt_tokens, answer.tokens = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+    details = usage.get("prompt_tokens_details") or usage
+    answer.cached_tokens = int(details.get("cached_tokens") or 0)
     answer.model = str(said.get("model", ""))

@@ -30,6 +30,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     counts: bool = True
     model: str = ""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     ttft_ms: float | None = None
     itl_ms: list[float] = msgspec.field(default_factory=list)

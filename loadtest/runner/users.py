@@ -119,6 +119,7 @@ class LoadUser(User):
             counts=window[0] <= due < window[1],
             model=answer.model,
             prompt_tokens=answer.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
             tokens=answer.tokens,
             ttft_ms=round((times[0] - began - due) * 1e3, 3) if times else None,
             itl_ms=[round((later - at) * 1e3, 3) for at, later in pairwise(times)],

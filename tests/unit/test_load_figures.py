@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loadtest.runner import html_page, result, sample
 from loadtest.runner.address import parse_address
-from loadtest.runner.judging import Check, checks, figures, verdict
+from loadtest.runner.judging import Check, cached_otherwise, checks, figures, verdict
 from loadtest.runner.replies import Reply, Splitter, data_of, read
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
@@ -54,6 +54,8 @@ def test_figures_count_whole_answers_over_the_time_until_the_last_of_them() -> N
     assert found["requests_per_second"] == pytest.approx(3 / 24.0)  # the last answer ends at 29 s
     assert found["tokens_per_second"] == pytest.approx((4 + 4 + 201) / 24.0)
     assert found["versions"] == 1
+    prompts = [made(prompt_tokens=30, cached_tokens=30), made(prompt_tokens=10), made(error="cut", prompt_tokens=9)]
+    assert figures(prompts, (5.0, 25.0))["cached_ratio"] == 0.75
 
 
 def test_no_answer_gives_no_latency() -> None:
@@ -112,6 +114,15 @@ def test_worse_than_the_baseline_by_more_than_the_ratio(figure: str, before: flo
     limits, said, _ = judged(GOOD | {figure: value}, baseline=GOOD | {figure: before})
     check = next(each for each in limits if each.against == "baseline" and each.figure == figure)
     assert check.holds is holds and said == ("holds" if holds else "broken")
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "said"),
+    [(0.95, 0.02, "knew 95% of the prompts, and 2% in the baseline"), (0.5, 0.45, ""), (0.5, None, "")],
+)
+def test_a_run_that_found_its_prompts_cached_is_not_compared(now: float, before: float | None, said: str) -> None:
+    sentence = cached_otherwise({"cached_ratio": now}, {"cached_ratio": before} if before else {})
+    assert said in sentence and bool(sentence) == bool(said)
 
 
 def a_result(**changes: Any) -> Result:
@@ -192,22 +203,27 @@ def streamed(*events: object, **headers: str) -> Reply:
 
 
 NATIVE = {"index": 1, "token": {"id": 1, "text": "a"}, "generated_text": None}
-LAST = NATIVE | {"generated_text": "aa", "model": "demo:2", "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+LAST = NATIVE | {
+    "generated_text": "aa",
+    "model": "demo:2",
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 2},
+}
 
 
 def test_a_native_stream() -> None:
     answer = read(streamed(NATIVE, LAST, **{"x-model-version": "demo:2"}))
     assert not answer.error and answer.token_times == [0.0, 1.0] and answer.text == "aa"
-    assert (answer.tokens, answer.prompt_tokens, answer.model) == (2, 3, "demo:2")
+    assert (answer.tokens, answer.prompt_tokens, answer.cached_tokens, answer.model) == (2, 3, 2, "demo:2")
 
 
 def test_a_stream_of_openais_dialect() -> None:
     role = {"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": None}
-    usage = {"choices": [], "model": "demo:2", "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+    cached = {"prompt_tokens_details": {"cached_tokens": 2}}
+    usage = {"choices": [], "model": "demo:2", "usage": {"prompt_tokens": 3, "completion_tokens": 1, **cached}}
     reply = streamed(role, {"choices": [{"delta": {"content": "a"}}]}, usage)
     reply.events.append((9.0, b"data: [DONE]"))
     answer = read(reply)
-    assert not answer.error and answer.token_times == [1.0] and answer.tokens == 1
+    assert not answer.error and answer.token_times == [1.0] and (answer.tokens, answer.cached_tokens) == (1, 2)
 
 
 @pytest.mark.parametrize(

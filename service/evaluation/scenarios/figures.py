@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from service.errors import DosirakError
 
-AT_LEAST: Final = frozenset({"tokens_per_second", "requests_per_second", "versions"})
+AT_LEAST: Final = frozenset({"cached_ratio", "tokens_per_second", "requests_per_second", "versions"})
 """Of these more is better; of all others less is."""
-RATIOS: Final = frozenset({"failed_ratio", "refused_ratio", "error_ratio"})
+RATIOS: Final = frozenset({"cached_ratio", "failed_ratio", "refused_ratio", "error_ratio"})
 PERCENTILES: Final = (50, 95, 99)
 
 
@@ -34,6 +34,7 @@ FigureName = Literal[
     "failed_ratio",
     "refused_ratio",
     "error_ratio",
+    "cached_ratio",
     "tokens_per_second",
     "requests_per_second",
     "versions",
