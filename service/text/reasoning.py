@@ -182,6 +182,8 @@ class ReasoningReader:
         self._form = form
         self._place = _Place.REASONING if is_open else _Place.BEGINNING
         self._held = ""
+        self._blanks: list[str] = []
+        """Behind what is held, where that is blank: joined once, for a model may write blanks to its limit."""
         self._pushed = 0
         self._has_text = has_text
         self._is_closed = False
@@ -205,8 +207,11 @@ class ReasoningReader:
 
     def push(self, text: str) -> Parted:
         """Returns what is certain now."""
-        self._held += text
         self._pushed += len(text)
+        if text.isspace() and self._place in (_Place.BEGINNING, _Place.REASONING) and not self._held.strip():
+            self._blanks.append(text)
+            return Parted()
+        self._join(text)
         if self._place is _Place.BEGINNING:
             self._begin()
         reasoning = self._think() if self._place is _Place.REASONING else ""
@@ -218,6 +223,7 @@ class ReasoningReader:
 
     def finish(self, is_cut: bool = False) -> Parted:
         """Returns the rest. What only began as a mark is text; where a limit has cut the answer it is none."""
+        self._join()
         opening, closing = self._form.opening, self._form.closing
         if self._place is _Place.BEGINNING:
             self._place, self.content_at = _Place.CONTENT, 0
@@ -229,6 +235,10 @@ class ReasoningReader:
         if self._place is _Place.REASONING:
             return Parted(reasoning=self._taken().rstrip())
         return Parted(content=self._content(is_last=True))
+
+    def _join(self, text: str = "") -> None:
+        self._held = "".join((self._held, *self._blanks, text))
+        self._blanks.clear()
 
     def _content(self, is_last: bool = False) -> str:
         """Content, without a closing mark at a line's end that nothing has opened."""

@@ -25,6 +25,8 @@ CASES = [
     ("  ", False, "", "  "),
     ("  \n", True, "", ""),
     ("a</think>\n\n", True, "a", ""),
+    ("a \n\n \n  \n b \n \n \n</think>\n\n\n \n c", True, "a \n\n \n  \n b", " \n c"),
+    (" \n \n  \n x", False, "", " \n \n  \n x"),
 ]
 
 
@@ -40,6 +42,28 @@ def test_parts_do_not_depend_on_cuts() -> None:
             found += reader.finish()
             assert found == Parted(reasoning, content)
             assert reader.content_at is None or text[reader.content_at :] == content
+
+
+@pytest.mark.parametrize(("begin", "is_open"), [("x", True), ("", True), ("", False)])
+def test_blanks_to_the_limit_are_not_read_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, begin: str, is_open: bool
+) -> None:
+    reader, joined = ReasoningReader(THINK, is_open), list[int]()
+    plain = ReasoningReader._join
+
+    def counting(self: ReasoningReader, text: str = "") -> None:
+        plain(self, text)
+        joined.append(len(self._held))
+
+    monkeypatch.setattr(ReasoningReader, "_join", counting)
+    found = reader.push(begin)
+    for _ in range(1000):
+        found += reader.push(" \n")
+    found += reader.push("y")
+    found += reader.finish()
+    whole = begin + " \n" * 1000 + "y"
+    assert found == (Parted(reasoning=whole.lstrip()) if is_open else Parted(content=whole))
+    assert sum(joined) < 3 * len(whole)
 
 
 def test_nothing_is_held_without_need() -> None:
