@@ -451,3 +451,14 @@ def hold(cores: Mapping[int, set[int]]) -> None:
     for id, its in cores.items():
         with suppress(ProcessLookupError):
             os.sched_setaffinity(id, its)
+
+
+@pytest.mark.parametrize("words", [["--sanitize"], ["--machine", next(iter(build._OF_MACHINE))]])
+def test_the_fastest_is_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(build, "MACHINE", "another")
+    monkeypatch.setattr("sys.argv", ["build", "--fastest", *words])
+    with pytest.raises(SystemExit):
+        build.main()
+    assert "leave out --sanitize and --machine" in capsys.readouterr().err

@@ -215,6 +215,8 @@ def main() -> int:
     machines = sorted({MACHINE, *_OF_MACHINE})
     parser.add_argument("--machine", default=MACHINE, choices=machines, help="what a cross compiler makes code for")
     options = parser.parse_args()
+    if options.fastest and (options.sanitize or options.machine != MACHINE):
+        parser.error("--fastest is of this machine: leave out --sanitize and --machine")
     try:
         if options.fastest:
             levels, built = list[str](), build_fastest(options.compiler)
