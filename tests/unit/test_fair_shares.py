@@ -161,3 +161,60 @@ def test_nothing_is_kept_of_owners_who_left(owners: int) -> None:
     core = core_of(**{f"owner{number}": 5 for number in range(owners)})
     run_all(core)
     assert not core.scheduler._shares._tokens and not core.scheduler._shares.is_shared
+
+
+def first_token_step(core: EngineCore, id: str, most: int = 100) -> int:
+    """How many steps it takes until a request has its first token."""
+    for number in range(1, most):
+        if any(output.request_id == id and output.token_ids for output in core.step()):
+            return number
+    raise AssertionError("no token")
+
+
+@pytest.mark.parametrize("blocks", [256, 24], ids=["for want of a seat", "for want of blocks"])
+def test_an_owner_with_nothing_running_does_not_wait_for_an_end(blocks: int) -> None:
+    core = make_core(num_blocks=blocks, max_num_seqs=SEATS if blocks == 256 else 16)
+    for number in range(16):
+        core.add(
+            make_request(f"a{number}", range(10 * number, 10 * number + 8), owner="a", arrival=number, max_tokens=40)
+        )
+    for _ in range(5):
+        core.step()
+    was = {each.request.id: list(each.token_ids) for each in core.scheduler.running}
+    core.add(make_request("b0", range(500, 508), owner="b", arrival=1e3, max_tokens=40))
+    core.add(make_request("b1", range(600, 608), owner="b", arrival=1e3, max_tokens=40))
+    assert first_token_step(core, "b0") <= 2
+    core.scheduler.check_integrity()
+    now = {each.request.id for each in core.scheduler.running}
+    assert "b0" in now and "b1" not in now, "one seat only is taken from others"
+    if blocks == 256:
+        assert was.keys() - now == {f"a{SEATS - 1}"}, "the newest one makes way"
+    whole = run_all(core)
+    assert {len(outputs) for outputs in whole.values()} != {0}
+
+
+def test_nobody_makes_way_for_an_owner_who_runs_or_in_equal_parts() -> None:
+    core = core_of(a=2, b=2)
+    core.step()
+    core.add(make_request("c0", owner="c", arrival=1e3, max_tokens=8))
+    core.step()
+    assert Counter(each.request.owner for each in core.scheduler.running) == {"a": 2, "b": 1, "c": 1}
+    core.add(make_request("b9", owner="b", arrival=1e3, max_tokens=8))
+    core.add(make_request("d0", owner="d", arrival=1e3, max_tokens=8))
+    core.step()
+    core.step()  # who has had as many tokens and came before is first, until a step has counted
+    assert Counter(each.request.owner for each in core.scheduler.running) == {"a": 1, "b": 1, "c": 1, "d": 1}
+    core.add(make_request("e0", owner="e", arrival=1e3, max_tokens=8))
+    core.step()
+    core.step()
+    assert core.stats.preemptions_total == 2, "of four with a seat each, none makes way for a fifth"
+
+
+def test_nobody_makes_way_for_a_lower_priority() -> None:
+    core = make_core(num_blocks=256, max_num_seqs=SEATS)
+    for number in range(SEATS):
+        core.add(make_request(f"a{number}", owner="a", arrival=number, priority=1, max_tokens=8))
+    core.step()
+    core.add(make_request("b0", owner="b", arrival=1e3, max_tokens=8))
+    core.step()
+    assert core.stats.preemptions_total == 0

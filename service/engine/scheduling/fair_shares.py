@@ -3,6 +3,8 @@
 Each owner has a counter of computed tokens, of prompts and answers alike. An owner who comes back begins at the lowest
 counter of those who are there, so nobody saves up. One owner alone is served in order of rank.
 
+An owner who has nothing running does not wait for an end: an owner with more than an equal part of the seats makes way.
+
 A priority is a head start and no wall: a sequence gains one for each AGEING_SECONDS that it waits. So behind those of
 the highest priority, which came later, it waits for nine times as long at most.
 Source: Sheng et al., Fairness in Serving Large Language Models (Virtual Token Counter), OSDI 2024.
@@ -87,6 +89,25 @@ class FairShares:
                 heapreplace(turns, (tokens + sequence.num_tokens, lines[owner][0][0], owner))
             else:
                 heappop(turns)
+
+    def makes_way(self, running: SequenceOf[Sequence], newcomer: Sequence) -> Sequence | None:
+        """Returns the sequence that gives its place to the first one of an owner who has none running; None where the
+        owner has one, or nobody of this priority has more than an equal part. It is the newest that decodes of the
+        owner with the most: little is lost, for its prefix stays cached."""
+        if not self.is_shared:
+            return None
+        owners = Counter(each.request.owner for each in running)
+        if newcomer.request.owner in owners:
+            return None
+        equal = max(1, len(running) // len(self._live))
+        decodes = [
+            each
+            for each in running
+            if each.num_remaining_tokens == 1
+            and each.priority <= newcomer.priority
+            and owners[each.request.owner] > equal
+        ]
+        return max(decodes, key=lambda each: (owners[each.request.owner], each.request.arrival), default=None)
 
     def _turn(self, sequence: Sequence) -> tuple[int, bool, float]:
         tokens = self._tokens[sequence.request.owner] if self.is_shared else 0

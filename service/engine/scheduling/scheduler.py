@@ -279,30 +279,39 @@ class Scheduler:
     def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
         """Admits waiting sequences. Leaves one block over for each running sequence, so that the next few steps do not
         preempt the admitted ones."""
-        while self.waiting and (len(self.running) < self._max_num_seqs or self._made_way()):
+        while self.waiting:
+            is_full = len(self.running) >= self._max_num_seqs
+            if is_full and not (self._yields or self._shares.is_shared):
+                return
             sequence = self._shares.first(self.waiting, now)
+            if is_full and not self._made_way(sequence, plan):
+                return
             if self._rests(sequence):
                 return
             if self._is_too_late(sequence, now):
                 self._give_up(sequence)
                 continue
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
+            while num_tokens is None and budget.is_whole and self._made_way(sequence, plan):
+                num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             if num_tokens is None:
-                if budget.is_whole and self._made_way():
-                    continue
                 return
             self._start(sequence, now)
             if num_tokens:
                 plan[sequence] = num_tokens
 
-    def _made_way(self) -> bool:
-        """Preempts a sequence that runs although a client's waits for its seat or its blocks. Returns whether there was
-        one."""
-        if not (self._yields and self.running and is_background(self.running[-1])):
+    def _made_way(self, sequence: Sequence, plan: dict[Sequence, int]) -> bool:
+        """Preempts a sequence for the seat or the blocks of a waiting one: background work for a client's, or one of an
+        owner who has too many. Returns whether there was one."""
+        last = self.running[-1] if self.running else None
+        if self._yields and last is not None and is_background(last) and not is_background(sequence):
+            victim: Sequence | None = last
+        else:
+            victim = self._shares.makes_way(self.running, sequence)
+        if victim is None:
             return False
-        if is_background(self.waiting[0]):
-            return False
-        self._preempt(self.running[-1])
+        plan.pop(victim, None)
+        self._preempt(victim)
         return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
