@@ -68,6 +68,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.token_budget = policy.max_num_batched_tokens
         self.num_preemptions = 0
+        """For want of blocks."""
         self.num_hopeless = 0
         self.turnover = Turnover()
         self._max_num_seqs = max_num_seqs
@@ -268,6 +269,7 @@ class Scheduler:
                 victim = self._victim()
                 plan.pop(victim, None)
                 self._preempt(victim)
+                self.num_preemptions += 1
 
     def _plan_prefills(self, plan: dict[Sequence, int], budget: StepBudget) -> None:
         for sequence in self.running:
@@ -362,7 +364,6 @@ class Scheduler:
         sequence.num_preemptions += 1
         sequence.num_prompt_logprobs = sequence.num_read_tokens = 0
         sequence.state_sum = None
-        self.num_preemptions += 1
         insort(self.waiting, sequence, key=_rank)
 
     def _end_expired(self, now: float) -> None:
