@@ -188,6 +188,7 @@ class Thrashing(Guessing):
         self.steps += 1
         if self.running and self.steps % 2:
             self._preempt(self.running[self.steps % len(self.running)])
+            self.num_preemptions += 1
         return super().schedule(now)
 
 
