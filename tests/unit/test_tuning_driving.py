@@ -64,7 +64,7 @@ async def started(**fields: Any) -> Recording:
 async def test_a_closed_loop_keeps_its_users_busy(tokenizer: Tokenizer) -> None:
     engine = await started()
     found = await drive(engine, workload(tokenizer, load(users=5)), 1, 1.2)
-    assert 0.8 <= found.seconds <= 0.9, "a quarter is the warm-up"
+    assert 0.8 <= found.seconds <= 0.9 + 1e-6, "a quarter is the warm-up"  # floats of a machine that is long up
     assert found.most_at_once == 5 and found.ended > 0 and not found.failed, "how many end is the machine's"
     assert found.tokens > 0 and len(found.ttft_ms) + len(found.itl_ms) >= found.tokens
     assert found.longest_prompt == max(len(each.token_ids) for each in engine.got)
