@@ -36,7 +36,7 @@ class Batch:
         return len(ended)
 
     def seat_seconds(self, seats: int) -> float:
-        return self.turnover.seat_seconds(seats, CONSTANT)
+        return self.turnover.seat_seconds(seats, CONSTANT, self.running)
 
 
 def expected(seats: int, steps: int, prompt: int = 1) -> float:

@@ -196,7 +196,7 @@ class Scheduler:
     @property
     def seat_seconds(self) -> float:
         """The forecast seconds between two ends in a full batch."""
-        return self.turnover.seat_seconds(self.num_seats, self.policy.cost.coefficients[0])
+        return self.turnover.seat_seconds(self.num_seats, self.policy.cost.coefficients[0], self.running)
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint and
@@ -286,13 +286,13 @@ class Scheduler:
             if is_full and not (self._yields or self._shares.is_shared):
                 return
             sequence = self._shares.first(self.waiting, now)
-            if is_full and not self._made_way(sequence, plan):
-                return
             if self._rests(sequence):
                 return
             if self._is_too_late(sequence, now):
                 self._give_up(sequence)
                 continue
+            if is_full and not self._made_way(sequence, plan):
+                return
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             while num_tokens is None and budget.is_whole and self._made_way(sequence, plan):
                 num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
@@ -305,11 +305,8 @@ class Scheduler:
     def _made_way(self, sequence: Sequence, plan: dict[Sequence, int]) -> bool:
         """Preempts a sequence for the seat or the blocks of a waiting one: background work for a client's, or one of an
         owner who has too many. Returns whether there was one."""
-        last = self.running[-1] if self.running else None
-        if self._yields and last is not None and is_background(last) and not is_background(sequence):
-            victim: Sequence | None = last
-        else:
-            victim = self._shares.makes_way(self.running, sequence)
+        yields = self._yields and self.running and is_background(self.running[-1]) and not is_background(sequence)
+        victim = self.running[-1] if yields else self._shares.makes_way(self.running, sequence)
         if victim is None:
             return False
         plan.pop(victim, None)

@@ -6,6 +6,7 @@ the same whether the batch filled, was full or drained while it ran.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
@@ -21,14 +22,12 @@ class Turnover:
 
     def __init__(self) -> None:
         self._ends = self._steps = self._seconds = 0.0
-        self._running: SequenceOf[Scheduled] = ()
 
     def charge(self, scheduled: SequenceOf[Scheduled], seconds: float, constant: float) -> None:
         """Divides a step's `seconds`, of which `constant` do not depend on its tokens, among its sequences."""
         share = max(0.0, seconds - constant) / max(1, sum([item.num_tokens for item in scheduled]))
         for item in scheduled:
             item.sequence.own_seconds += share * item.num_tokens
-        self._running = scheduled
 
     def end(self, sequence: Sequence) -> None:
         """Learns what an answer took that ends. One that never ran says nothing."""
@@ -37,18 +36,18 @@ class Turnover:
             self._steps = _KEPT * self._steps + sequence.num_steps
             self._seconds = _KEPT * self._seconds + sequence.own_seconds
 
-    def seat_seconds(self, seats: int, constant: float) -> float:
+    def seat_seconds(self, seats: int, constant: float, running: Iterable[Sequence]) -> float:
         """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended.
 
         An answer of `s` steps takes s · constant / seats of the constants, which its steps share with the others', and
         all of its own seconds. So answers that came alone say how long a crowd of them takes. It is not less than if
-        all of the last step ended now: so it is known that answers become longer before they end.
+        all that are `running` ended now: so it is known that answers become longer before they end.
         """
         if not self._ends:
             return 0.0
         ends, steps, seconds = self._ends, self._steps, self._seconds
         constant /= max(1, seats)
         seen = (constant * steps + seconds) / ends
-        for item in self._running:
-            ends, steps, seconds = ends + 1, steps + item.sequence.num_steps, seconds + item.sequence.own_seconds
+        for each in running:
+            ends, steps, seconds = ends + 1, steps + each.num_steps, seconds + each.own_seconds
         return max(seen, (constant * steps + seconds) / ends)
