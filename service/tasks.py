@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -156,5 +157,5 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN_SECONDS)
     for task in every:
-        if not task.cancelled():
-            task.exception()  # read, so that asyncio does not log it as never retrieved
+        with suppress(asyncio.CancelledError):
+            task.exception()  # read, so that asyncio logs it not as never retrieved, and does not keep a cancellation

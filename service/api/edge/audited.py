@@ -112,6 +112,8 @@ class Audited:
         except Exception:
             await told.end(CLIENT_GONE)
             raise
+        finally:
+            told.release()
 
 
 class _Request:
@@ -124,6 +126,10 @@ class _Request:
         self._has_begun = self._has_ended = False
         self._note = Note(self._begin)
         self._note.put(scope["state"])
+
+    def release(self) -> None:
+        """Lets the request go, which holds the note, which holds the request."""
+        self._note.begin = _too_late
 
     @property
     def _operation(self) -> Operation | None:
@@ -185,6 +191,10 @@ class _Request:
         if self._note.body is None or not operation.fields:
             return {}
         return self._note.body.model_dump(mode="json", include=set(operation.fields), exclude_unset=True)
+
+
+async def _too_late() -> bool:
+    return False
 
 
 def _outcome(status: int) -> Outcome:

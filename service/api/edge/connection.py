@@ -95,6 +95,12 @@ class Connection(HttpToolsProtocol):
             self._connections.closed("unread", self.peer)
         super().connection_lost(exc)
         self._give_up_answer()
+        self._hold_nothing()
+
+    def _hold_nothing(self) -> None:
+        """Lets go of what holds it in turn. Such a ring would wait for a full round of the collector, which is rare."""
+        self._running = self.cycle = self.timeout_keep_alive_task = None  # type: ignore[assignment]
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended:

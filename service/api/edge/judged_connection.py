@@ -40,6 +40,10 @@ class JudgedConnection(Connection):
         self._judging = judging
         self._held: tuple[RequestResponseCycle, ASGI3Application, Judge] | None = None
 
+    def _hold_nothing(self) -> None:
+        super()._hold_nothing()
+        self._held = None
+
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         if self._held is not None and len(self.cycle.body) > self._held[2].most_bytes:

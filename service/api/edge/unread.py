@@ -52,9 +52,12 @@ class Unread:
         self._transport.close()
 
     def stop(self) -> None:
-        """Ends the watch: the connection is gone."""
+        """Ends the watch, and holds nothing of the connection, which is gone: a timer keeps the context, and with it
+        the request, that it began in."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        self._on_stuck = _nothing
 
     def reset(self) -> None:
         """Ends the connection at once; what waits is thrown away, by the kernel too."""
@@ -86,6 +89,10 @@ class Unread:
             self._look_later()
         else:
             self._on_stuck()
+
+
+def _nothing() -> None:
+    """Is called of a connection that is gone."""
 
 
 def _in_kernel(connection: socket.socket) -> int:
