@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from service.engine.process.core import EngineCore
+from service.engine.scheduling.deadlines import Deadlines
 from service.engine.scheduling.fair_shares import AGEING_SECONDS, FairShares
 from tests.fakes import FakeClock, make_core, make_request, run_all
 
@@ -220,3 +221,13 @@ def test_nobody_makes_way_for_a_lower_priority() -> None:
     core.add(make_request("b0", owner="b", arrival=1e3, max_tokens=8))
     core.step()
     assert not any(each.num_preemptions for each in core.scheduler.waiting)
+
+
+def test_who_comes_too_late_takes_nobodys_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = core_of(a=SEATS)
+    core.step()
+    monkeypatch.setattr(Deadlines, "is_too_late", lambda self, sequence, *_: sequence.request.owner == "b")
+    core.add(make_request("b0", owner="b", arrival=1e3, max_tokens=8))
+    core.step()
+    assert [each.num_preemptions for each in core.scheduler.running] == [0] * SEATS
+    assert not core.scheduler.waiting, "it was given up"

@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from heapq import heappop, heappush
 
 from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
 from service.engine.protocol.messages import FinishReason, Request, StepOutput
@@ -23,6 +22,7 @@ from service.engine.scheduling.background import BackgroundShare, clients_wait, 
 from service.engine.scheduling.backlog import backlog_of, num_streams
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.deadlines import Deadlines
 from service.engine.scheduling.draft_model import DraftModel
 from service.engine.scheduling.fair_shares import FairShares
 from service.engine.scheduling.output_processor import NOTHING_SAMPLED, OutputProcessor
@@ -77,14 +77,13 @@ class Scheduler:
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
         self.speculation = self.speculation_type(blocks, policy, self._max_tokens, draft_model)
         self._live: dict[str, Sequence] = {}
-        self._newcomers: list[Sequence] = []
-        self._deadlines: list[tuple[float, str]] = []
         self._num_adapted = 0
         self._num_background = 0
         self._yields = False
         self._share: BackgroundShare | None = None
         self._background = BackgroundShare()
         self._shares = FairShares()
+        self._deadlines = Deadlines(policy)
         self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
         self.outputs = self.outputs_type(blocks, self._remove)
 
@@ -114,10 +113,8 @@ class Scheduler:
         self._num_adapted += request.adapter != ""
         self._num_background += request.priority < 0
         self._shares.enter(request.owner)
-        if request.deadline is not None:
-            heappush(self._deadlines, (request.deadline, request.id))
+        self._deadlines.enter(sequence)
         self.prefill.expect(sequence)
-        self._newcomers.append(sequence)
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -136,8 +133,7 @@ class Scheduler:
         Background sequences take part only in steps in which no client's prompt waits, and lines have a small
         share of the steps in which clients decode.
         """
-        self._end_expired(now)
-        self._end_hopeless(now)
+        self._end_late(now)
         self._yields = self._num_background > 0 and clients_wait(self.running, self.waiting)
         self._admit_background(now)
         decodes = self._decodes()
@@ -266,9 +262,7 @@ class Scheduler:
             if self.blocks.allocate(sequence, 1):
                 plan[sequence] = 1
             else:
-                victim = self._victim()
-                plan.pop(victim, None)
-                self._preempt(victim)
+                self._unseat(self._victim(), plan)
                 self.num_preemptions += 1
 
     def _plan_prefills(self, plan: dict[Sequence, int], budget: StepBudget) -> None:
@@ -288,7 +282,7 @@ class Scheduler:
             sequence = self._shares.first(self.waiting, now)
             if self._rests(sequence):
                 return
-            if self._is_too_late(sequence, now):
+            if self._deadlines.is_too_late(sequence, now, self._alone, self.prefill.expect):
                 self._give_up(sequence)
                 continue
             if is_full and not self._made_way(sequence, plan):
@@ -309,8 +303,7 @@ class Scheduler:
         victim = self.running[-1] if yields else self._shares.makes_way(self.running, sequence)
         if victim is None:
             return False
-        plan.pop(victim, None)
-        self._preempt(victim)
+        self._unseat(victim, plan)
         return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
@@ -352,6 +345,10 @@ class Scheduler:
         num_tokens = self.blocks.num_exclusive(sequence) * self.blocks.block_size
         return self.policy.recompute_seconds(min(num_tokens, sequence.num_computed_tokens))
 
+    def _unseat(self, sequence: Sequence, plan: dict[Sequence, int]) -> None:
+        plan.pop(sequence, None)
+        self._preempt(sequence)
+
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         sequence.num_expected_cached_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
@@ -363,39 +360,18 @@ class Scheduler:
         sequence.state_sum = None
         insort(self.waiting, sequence, key=_rank)
 
-    def _end_expired(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, request_id = heappop(self._deadlines)
-            sequence = self._live.get(request_id)
-            if sequence is not None and sequence.request.deadline == deadline:  # else it ended long ago
-                self.outputs.end(sequence, FinishReason.DEADLINE)
+    def _end_late(self, now: float) -> None:
+        for sequence in self._deadlines.passed(self._live, now):
+            self.outputs.end(sequence, FinishReason.DEADLINE)
+        for sequence in self._deadlines.hopeless(now, self._ahead_of):
+            self._give_up(sequence)
 
-    def _end_hopeless(self, now: float) -> None:
-        """Ends new sequences whose forecast first token is behind their deadline. They would delay the others without
-        use."""
-        newcomers, self._newcomers = self._newcomers, []
-        for sequence in newcomers:
-            deadline = sequence.request.deadline
-            if deadline is None or sequence.status is not SequenceStatus.WAITING:
-                continue
-            waiting = self._shares.ahead(self.waiting, sequence)
-            running = self.running if is_background(sequence) else of_clients(self.running)
-            ahead = self._backlog_of(running, waiting)
-            if self.policy.is_hopeless(ahead, deadline - now):
-                self._give_up(sequence)
+    def _ahead_of(self, sequence: Sequence) -> Backlog:
+        running = self.running if is_background(sequence) else of_clients(self.running)
+        return self._backlog_of(running, self._shares.ahead(self.waiting, sequence))
 
-    def _is_too_late(self, sequence: Sequence, now: float) -> bool:
-        """Returns whether a sequence that has waited for its turn cannot have its first token in time any more, even
-        alone. One that was preempted has given tokens out."""
-        deadline = sequence.request.deadline
-        if deadline is None or sequence.status is not SequenceStatus.WAITING or sequence.request.emitted:
-            return False
-        for _ in range(2):
-            alone = self._backlog_of((), [sequence])
-            if not self.policy.is_hopeless(alone, deadline - now):
-                return False
-            self.prefill.expect(sequence)  # others may have computed its beginning since it came
-        return True
+    def _alone(self, sequence: Sequence) -> Backlog:
+        return self._backlog_of((), [sequence])
 
     def _give_up(self, sequence: Sequence) -> None:
         self.outputs.end(sequence, FinishReason.DEADLINE)
