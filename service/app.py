@@ -61,6 +61,7 @@ from service.generation.conversations import Conversations
 from service.generation.guard import read_guard
 from service.generation.usage import Usage
 from service.host import has_torch
+from service.memory import RELEASE_MEMORY, release
 from service.observability.inventory import take_stock
 from service.observability.live.feed import Feed
 from service.observability.live.figures import Figures
@@ -339,6 +340,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     usage.start(tasks)
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
     tasks.keep(WRITE_AUDIT, app.state.service.audit.follow)
+    tasks.keep(RELEASE_MEMORY, release)
     if deployments.repository.mirror is not None:
         follower = StoreFollower(deployments.repository)
         tasks.keep(REFRESH_STORE, follower.refresh)

@@ -21,10 +21,11 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.bento import image as carried
-from service.api.bento.asgi import FULL_COLLECTIONS, DeferredApp
+from service.api.bento.asgi import DeferredApp
 from service.api.bento.forwarding import ChatInput, GenerateInput, generate_body, post
 from service.api.bento.image import carried_models, image
 from service.api.tgi.schemas import GenerateBody
+from service.memory import FULL_COLLECTIONS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -7,7 +7,6 @@ needs no app, and importing the app takes over a second."""
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,12 +16,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.memory import spare_collections
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-
-FULL_COLLECTIONS: Final = 100
-"""Collections of the middle generation before one of all; Python's default is 10."""
 
 
 class DeferredApp(Starlette):
@@ -54,15 +51,6 @@ class DeferredApp(Starlette):
         async with self._app.router.lifespan_context(self._app):
             spare_collections()
             yield
-
-
-def spare_collections() -> None:
-    """Never scans again what lives as long as the process, and all of the rest seldom: a full collection held the event
-    loop for 0.2 s under load, and found nothing. Young garbage is collected as ever."""
-    gc.collect()
-    gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, FULL_COLLECTIONS)
 
 
 class LineFeeds:
