@@ -23,7 +23,7 @@ TOLD := -e 's/^[^=]*\.index-url=/export UV_DEFAULT_INDEX=/p' -e 's/^[^=]*\.extra
 UV   := uv() { eval "$$($(BIN)/python -m pip config list | sort -r | sed -nE $(TOLD))"; \
 	UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv pip install --python $(BIN)/python "$$@" || $(PIP) "$$@"; }; uv
 
-# The kernels are compiled while the packages are installed.
+# The kernels are compiled while the packages are installed, from the first moment on, for which no pip is needed.
 MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
 .PHONY: help install check test test-all slow-list clients nightly serve serving bento demo-model vllm screenshots dashboards types recall bench load
@@ -36,11 +36,12 @@ install: $(READY) $(KERNELS)  ## create the virtual environment with every versi
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), and Dosirak needs 3.11 to 3.14: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --without-pip $(VENV)
 
 # What a first answer needs; not what develops, tests and loads Dosirak, a third of all bytes.
 $(SERVES): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (a minute or a few on a fresh machine) …"
+	@$(BIN)/python -m ensurepip --default-pip >/dev/null || { echo "pip cannot be had: install the package python3-venv of your system, remove $(VENV), and try again"; exit 1; }
 	@$(PIP) -c constraints.txt uv || echo "uv cannot be had here; pip installs"
 	@$(UV) -c constraints.txt 'torch==2.13.0' -e .
 	@touch $@

@@ -341,9 +341,8 @@ def test_who_needs_the_kernels_waits_for_a_build_that_runs(monkeypatch: pytest.M
     monkeypatch.setattr(build, "BUILT", tmp_path / "built")
     build.await_build()  # where none ever ran
     compiler, begun, goes_on = tmp_path / "g++", tmp_path / "begun", tmp_path / "goes_on"
-    os.mkfifo(goes_on)
     compiler.write_text(
-        f"#!/bin/sh\ntouch {begun}\nread word < {goes_on}\n"
+        f"#!/bin/sh\ntouch {begun}\nwhile [ ! -e {goes_on} ]; do sleep 0.01; done\n"
         'while [ $# -gt 1 ]; do [ "$1" = -o ] && touch "$2"; shift; done\n'
     )
     compiler.chmod(0o755)
@@ -354,7 +353,7 @@ def test_who_needs_the_kernels_waits_for_a_build_that_runs(monkeypatch: pytest.M
         waiting = threads.submit(load.__wrapped__)
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.2)
-        goes_on.write_text("on\n")
+        goes_on.touch()
         assert "portable" in str(waiting.result(timeout=60))  # it was opened, and holds nothing
         assert building.result() == [build.library_path("portable")]
     build.await_build()  # where none runs any more

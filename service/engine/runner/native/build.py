@@ -20,7 +20,9 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCES = Path(__file__).parent / "src"
 BUILT = Path(__file__).parent / "built"
@@ -28,7 +30,7 @@ UNDER_WAY = ".under-way"
 """A file of BUILT that is locked while a build runs. The lock ends with its process, however that ends."""
 CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("g++", "c++", "clang++")
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fPIC", "-shared"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fPIC"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
 SANITIZERS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined,float-cast-overflow"]
 SANITIZERS += ["-D_GLIBCXX_ASSERTIONS", "-D_GLIBCXX_SANITIZE_VECTOR"]
@@ -178,29 +180,61 @@ def _flags(level: str, sanitized: bool, machine: str) -> list[str]:
 
 
 def _compile(compiler: str, paths: dict[str, Path], flags: dict[str, list[str]]) -> None:
-    """Compiles all libraries at once. Each library appears whole or not at all."""
+    """Compiles all sources of all libraries at once. Each library appears whole or not at all."""
     try:
-        with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-            running = {
-                level: subprocess.Popen(
-                    [compiler, *flags[level], str(SOURCES / "module.cpp"), "-o", f"{folder}/{level}"],
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
+        with tempfile.TemporaryDirectory(dir=BUILT) as name:
+            folder = Path(name)
+            compiling = {
+                level: [
+                    _begin(compiler, [*flags[level], "-c", str(each)], folder / f"{level}-{each.stem}.o")
+                    for each in _units()
+                ]
                 for level in paths
             }
-            said = {level: process.communicate()[1] for level, process in running.items()}
-            for level, process in running.items():
-                if not process.returncode:
-                    Path(folder, level).replace(paths[level])
-                elif not any(words in said[level] for words in UNKNOWN):
-                    raise CannotBuild(f"{compiler} failed for {level}:\n{said[level][-2000:]}")
+            for step in chain.from_iterable(compiling.values()):
+                step.process.wait()
+            for level, units in compiling.items():
+                if _succeeded(compiler, level, units):
+                    objects = [str(unit.output) for unit in units]
+                    linking = _begin(compiler, [*flags[level], "-shared", *objects], folder / level)
+                    if _succeeded(compiler, level, [linking]):
+                        linking.output.replace(paths[level])
     except OSError as error:
         raise CannotBuild(str(error)) from error
 
 
+class _Step(NamedTuple):
+    """A call of the compiler, what it makes, and the file of what it says: a pipe that nobody reads would stop it."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    said: Path
+
+
+def _begin(compiler: str, arguments: list[str], output: Path) -> _Step:
+    said = output.with_name(f"{output.name}.txt")
+    with said.open("wb") as file:
+        process = subprocess.Popen([compiler, *arguments, "-o", str(output)], stderr=file)
+    return _Step(process, output, said)
+
+
+def _succeeded(compiler: str, level: str, steps: list[_Step]) -> bool:
+    """Returns False where the compiler does not know the instruction set. Raises CannotBuild where it failed."""
+    failed = [step for step in steps if step.process.wait()]
+    for step in failed:
+        text = step.said.read_text(errors="replace")
+        if not any(words in text for words in UNKNOWN):
+            raise CannotBuild(f"{compiler} failed for {level}:\n{text[-2000:]}")
+    return not failed
+
+
+def _units() -> list[Path]:
+    """Returns the files to compile; each includes its headers."""
+    return sorted(SOURCES.glob("*.cpp"))
+
+
 def _sources() -> list[Path]:
-    return sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])
+    return sorted([*SOURCES.glob("*.h"), *_units()])
 
 
 def main() -> int:
