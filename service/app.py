@@ -61,7 +61,7 @@ from service.generation.conversations import Conversations
 from service.generation.guard import read_guard
 from service.generation.usage import Usage
 from service.host import has_torch
-from service.memory import RELEASE_MEMORY, release
+from service.memory import return_peaks
 from service.observability.inventory import take_stock
 from service.observability.live.feed import Feed
 from service.observability.live.figures import Figures
@@ -106,6 +106,7 @@ def create(
     """Returns the real app of one process, with its repository and one engine process for each served version; the
     version that loads first uses the process `first`. `carried` are model directories that become versions, by
     reference. Without torch the app has no engine and publishes nothing; it serves the rest."""
+    return_peaks()
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
@@ -340,7 +341,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     usage.start(tasks)
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
     tasks.keep(WRITE_AUDIT, app.state.service.audit.follow)
-    tasks.keep(RELEASE_MEMORY, release)
     if deployments.repository.mirror is not None:
         follower = StoreFollower(deployments.repository)
         tasks.keep(REFRESH_STORE, follower.refresh)

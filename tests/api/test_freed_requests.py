@@ -130,4 +130,4 @@ async def _ended(server: Listening, ask: Any) -> None:
 
 
 def _held() -> Counter[str]:
-    return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, KINDS))
+    return Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), KINDS))
