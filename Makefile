@@ -41,7 +41,7 @@ $(BIN)/python:
 # What a first answer needs; not what develops, tests and loads Dosirak, a third of all bytes.
 $(SERVES): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (a minute or a few on a fresh machine) …"
-	@$(BIN)/python -m ensurepip --default-pip >/dev/null || { echo "pip cannot be had: install the package python3-venv of your system, remove $(VENV), and try again"; exit 1; }
+	@$(BIN)/python -m ensurepip --default-pip >/dev/null || { echo "pip cannot be had: install your system's package python3-venv, and try again"; exit 1; }
 	@$(PIP) -c constraints.txt uv || echo "uv cannot be had here; pip installs"
 	@$(UV) -c constraints.txt 'torch==2.13.0' -e .
 	@touch $@
