@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -62,6 +63,26 @@ def test_a_consumer_is_told_of_each_replay_once() -> None:
     assert [output.token_ids for output in outputs] == [(9,), (), (9,), (), (8,)]
     told = [output.replayed_at for output in outputs if output.replayed_at is not None]
     assert len(told) == 2 and began < told[0] <= told[1] <= time.monotonic()
+
+
+async def test_what_waits_for_a_slow_consumer_takes_little() -> None:
+    def output(number: int) -> StepOutput:
+        top = tuple((1000 * number + rank, -0.1 * rank - number) for rank in range(20))
+        return StepOutput("a", (number,), (TokenLogprobs(-0.5 - number, top),), batch_size_mean=1.0)
+
+    stream = Streams().open(make_request("a"))
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            stream.give(output(number))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    stream.queue.put_nowait(EngineFailed("gone"))
+    assert [await stream.next() for _ in range(1000)] == [output(number) for number in range(1000)]
+    with pytest.raises(EngineFailed):
+        await stream.next()
+    assert held < 1_000_000, "as objects 2.8 MB"
 
 
 def test_what_has_ended_is_not_replayed() -> None:
