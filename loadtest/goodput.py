@@ -4,9 +4,10 @@
 
 First `--users` clients that ask again at once find the peak. Then requests arrive by chance (Poisson), so many times as
 fast. A client gives up after `--patience` seconds without its whole answer. Goodput counts the whole answers that end
-within `--seconds`, so not what waits in a queue then. A refused client stays away, or with `--come-back` asks again
-after each `Retry-After`: then it is told how many found a place within twice the first one. Beside the load a prober
-asks `/livez`. When the load has ended, one request a second tells how long until a first token is as quick as before.
+within `--seconds`, so not what waits in a queue then; the batch fills in the `--filling` seconds before, in both. A
+refused client stays away, or with `--come-back` asks again after each `Retry-After`: then it is told how many found a
+place within twice the first one. Beside the load a prober asks `/livez`. When the load has ended, one request a second
+tells how long until a first token is as quick as before.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ RECOVERED = 2.0
 class Tally:
     """What came of the requests of one load."""
 
+    since: float = 0.0
     until: float = math.inf
-    """Whole answers count until then,"""
+    """Whole answers count between these,"""
     whole: int = 0
-    """and are so many; `ends` have those that came later as well."""
+    """and are so many; `ends` have those that came earlier and later as well."""
     ends: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     firsts: list[float] = field(default_factory=list)
@@ -47,7 +49,8 @@ class Tally:
 
 
 class Clients:
-    """Clients of the server at `url`; `words` are of a prompt, `tokens` of an answer."""
+    """Clients of the server at `url`; `words` are of a prompt, `tokens` of an answer. What ends in the first `filling`
+    seconds of a load does not count."""
 
     def __init__(
         self,
@@ -57,10 +60,12 @@ class Clients:
         tokens: int,
         patience: float,
         comes_back: bool = False,
+        filling: float = 0.0,
     ) -> None:
         self._url = url
         self._session = session
         self._comes_back = comes_back
+        self._filling = filling
         self._words, self._tokens, self._patience = words, tokens, patience
         self._random = random.Random()  # no seed: the server's prefix cache knows the prompts of the run before
 
@@ -95,14 +100,14 @@ class Clients:
                         tally.firsts.append(time.monotonic() - began)
                     tokens += 1
         tally.ends["whole"] += 1
-        tally.whole += time.monotonic() <= tally.until
+        tally.whole += tally.since <= time.monotonic() <= tally.until
         tally.tokens += tokens
         return 0.0
 
     async def again_and_again(self, users: int, seconds: float) -> Tally:
         """Returns what `users` clients get who ask again at once."""
-        end = time.monotonic() + seconds
-        tally = Tally(end)
+        end = time.monotonic() + self._filling + seconds
+        tally = Tally(end - seconds, end)
 
         async def user() -> None:
             while time.monotonic() < end:
@@ -114,9 +119,9 @@ class Clients:
     async def arriving(self, rate: float, seconds: float, calm: float) -> tuple[Tally, float]:
         """Returns what clients get that arrive `rate` times a second, and how long after the last of them a first token
         is as quick as `calm` again."""
-        end = time.monotonic() + seconds
-        tally, tasks = Tally(end), set[asyncio.Task[None]]()
-        prober = await probing.begun(self._url, seconds)
+        end = time.monotonic() + self._filling + seconds
+        tally, tasks = Tally(end - seconds, end), set[asyncio.Task[None]]()
+        prober = await probing.begun(self._url, self._filling + seconds)
         due = time.monotonic()
         while (due := due + self._random.expovariate(rate)) < end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -153,7 +158,7 @@ def _returned(tally: Tally) -> str:
 async def measure(args: argparse.Namespace) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(args.url, connector=connector) as session:
-        clients = Clients(args.url, session, args.words, args.tokens, args.patience, args.come_back)
+        clients = Clients(args.url, session, args.words, args.tokens, args.patience, args.come_back, args.filling)
         calm = Tally()
         for _ in range(10):
             await clients.ask(calm)
@@ -180,6 +185,7 @@ def main() -> None:
     parser.add_argument("--times", type=float, nargs="+", default=[2.0, 10.0])
     parser.add_argument("--users", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--filling", type=float, default=10.0, help="seconds before them, in which the batch fills")
     parser.add_argument("--come-back", action="store_true")
     parser.add_argument("--patience", type=float, default=20.0)
     parser.add_argument("--words", type=int, default=30)
