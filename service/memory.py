@@ -20,7 +20,7 @@ def return_peaks() -> None:
 
     Two arenas in place of eight a core: each keeps its own free pages, and a thread of each connection to the database
     has one. Large pieces always lie alone: a threshold that is not set rises to the largest piece that was ever freed,
-    and then they lie between others. Together they held 6 to 15 MiB behind an hour of load, and hold 1."""
+    and then they lie between others. Together they held 6 to 15 MiB in the first half hour of load, and hold 1 to 6."""
     try:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     except (OSError, TypeError):  # there is no C library to ask

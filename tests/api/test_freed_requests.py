@@ -1,7 +1,7 @@
-"""What a request and its connection held is free when they end, without Python's collector.
+"""These tests look, with Python's collector off, whether what a request and its connection held is free when they end.
 
-Its full rounds are rare, because each of them stops all answers. What waits for one takes memory: a hundred thousand
-objects, some ten MiB, in twenty seconds of load.
+The collector's full rounds are rare, because each of them stops all answers. What waits for one takes memory: a hundred
+thousand objects, some ten MiB, in twenty seconds of load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.api.edge.connection import Connection
 from service.api.edge.unread import Unread
 from service.engine.client.engine import EngineFailed
 from service.generation.answer import Answer
-from tests.api.test_connections import HOST, SECOND, Listening, listening
+from tests.api.test_connections import HOST, SECOND, Listening, listening, module
 from tests.fake_service import World, serving
 from tests.waiting import until
 
@@ -59,8 +59,6 @@ ENDED: Final[dict[str, list[bytes]]] = {
     "a head that never ends": [b"GET /livez HTTP/1.1\r\n" + HOST],
 }
 LEFT: Final = {"an answer": posted("/generate", LONG), "a stream": posted("/generate_stream", LONG)}
-
-module = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

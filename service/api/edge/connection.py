@@ -99,7 +99,8 @@ class Connection(HttpToolsProtocol):
 
     def _hold_nothing(self) -> None:
         """Lets go of what holds it in turn. Such a ring would wait for a full round of the collector, which is rare."""
-        self._running = self.cycle = self.timeout_keep_alive_task = None  # type: ignore[assignment]
+        self._unset_keepalive_if_required()
+        self._running = self.cycle = None  # type: ignore[assignment]
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:

@@ -55,7 +55,7 @@ class Deadlines:
         """Returns whether a sequence whose turn has come is out of reach. `alone` returns its own backlog, and `expect`
         looks anew what of its prompt is cached: others may have computed its beginning since it came."""
         is_new = sequence.status is SequenceStatus.WAITING and not sequence.request.emitted
-        if sequence.request.deadline is None or not is_new or not self._is_out_of_reach(sequence, now, alone):
+        if not is_new or not self._is_out_of_reach(sequence, now, alone):
             return False
         expect(sequence)
         return self._is_out_of_reach(sequence, now, alone)
