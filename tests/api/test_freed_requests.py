@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -91,6 +93,18 @@ async def test_a_client_who_left_holds_nothing(server: Listening, world: World, 
         await asyncio.sleep(0.05)
         writer.close()
         await until(lambda: not world.engine.alive)
+
+    assert await _kept(server, ask) == Counter()
+
+
+@module
+async def test_a_client_who_resets_a_kept_connection_leaves_nothing(server: Listening) -> None:
+    async def ask() -> None:
+        reader, writer = await server.open(SECOND)
+        await reader.readuntil(b"\r\n\r\n")
+        at_once = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.transport.abort()
 
     assert await _kept(server, ask) == Counter()
 
