@@ -52,10 +52,13 @@ def verify(
     last = walk.last
     if json:
         named = {"number": last.number, "hash": last.hash} if last else None
-        print_json({"ok": not walk.problems, "problems": walk.problems, "rows": walk.rows, "last": named})
+        ok, cut = not walk.problems, walk.cut or None
+        print_json({"ok": ok, "problems": walk.problems, "rows": walk.rows, "cut": cut, "last": named})
     else:
         for sentence in walk.problems:
             console.print(Text(sentence, "red"), soft_wrap=True)
+        if walk.cut:
+            console.print(Text(walk.cut), soft_wrap=True)
         shown = f"; the last is {last.number}:{last.hash}" if last else ""
         console.print(
             f"{walk.rows} rows, {len(walk.problems) or 'no'} problems{shown}", soft_wrap=True, highlight=False
@@ -82,10 +85,11 @@ def cut(
     """Remove old rows. A new row says who did it, up to which row, and what its hash was."""
     until = int((datetime.now(UTC) - timedelta(days=older_than_days)).timestamp() * 1e6)
     actor = who()
-    gone = _run(
+    gone, told = _run(
         lambda trail: trail.cut(until, lambda last, detail: entry(CUT, "done", detail, subject=last, owner=actor))
     )
-    answer(json, {"removed": gone}, f"{gone} rows removed")
+    note = f"; note this row, which says so: {told.number}:{told.hash}" if told else ""
+    answer(json, {"removed": gone, "row": told and told._asdict()}, f"{gone} rows removed{note}")
 
 
 def tell(action: str, *subjects: str, **detail: object) -> None:

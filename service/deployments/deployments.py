@@ -159,14 +159,20 @@ class Deployments:
         NotFound."""
         return self._router.resolve(reference)
 
-    def require_allowed(self, models: frozenset[str] | None, reference: str | None) -> None:
-        """Raises NotFound where `is_allowed` is false for what `reference` means now."""
-        if models is not None and not is_allowed(models, self.resolve(reference)):
+    def allowed(self, models: frozenset[str] | None, reference: str | None) -> str | None:
+        """Returns what a caller of these `models` means by `reference`. Where they may use single versions it is the
+        version that `reference` means now: no candidate of a rollout answers in its place, nor the version before while
+        this one loads. Raises NotFound where `is_allowed` is false for it."""
+        if models is None:
+            return reference
+        manifest = self.resolve(reference)
+        if not is_allowed(models, manifest):
             raise NotFound(
                 f"There is no model {(reference or 'by default')[:80]!r} for this key; it may use "
                 f"{', '.join(sorted(models))}",
                 param="model",
             )
+        return reference if manifest.name in models else manifest.reference
 
     def deployed(self, reference: str | None) -> Deployment | None:
         """Returns the deployment for requests that name `reference`; None before it is loaded. Raises DosirakError."""
@@ -177,8 +183,14 @@ class Deployments:
         rollout may choose. Raises DosirakError."""
         if self._stopping or self.rollouts.all():
             return None
-        deployment = self.deployed(reference)
-        return deployment if deployment is not None and deployment.state is DeploymentState.READY else None
+        return self.deployed(reference) if self.is_loaded(reference) else None
+
+    def is_loaded(self, reference: str | None) -> bool:
+        """Returns whether `choose_loaded` returns at once; False where it raises."""
+        with contextlib.suppress(DosirakError):
+            deployment = self.deployed(reference)
+            return deployment is not None and deployment.state is DeploymentState.READY
+        return False
 
     async def ensure_loaded(self, reference: str | None) -> Deployment:
         """Returns the serving deployment of `reference`, and loads it first where it is not loaded; waits at most the

@@ -26,6 +26,8 @@ MEASURED_SECONDS: Final = 60.0
 UNMEASURED_RETRY_SECONDS: Final = 5
 LONGEST_RETRY_SECONDS: Final = 60
 """OpenAI's clients take a longer `Retry-After` for none, and are back within seconds."""
+LEFT_TO_OTHERS: Final = 1 / 8
+"""How much of the places is for owners who have less than an equal part of them, once there is more than one."""
 CROWDED_SECONDS: Final = 1.0
 HEADROOM: Final = 0.1
 NEWCOMERS_ROOM: Final = 0.5
@@ -53,7 +55,10 @@ class Admission:
     """Admission bounds how many of a kind are in progress by a fixed number of places: sequences that wait or run,
     requests that wait for something else, or tokens of prompts. What is alone enters, whatever its size. A refusal's
     `retry_after` is the time until a tenth of the places is free at the present rate, so that clients that come back
-    together find room."""
+    together find room.
+
+    Places of several owners: who has an equal part of the places leaves the last eighth to those who have less. So no
+    owner takes all of them, however many requests it has waiting."""
 
     def __init__(
         self,
@@ -76,17 +81,21 @@ class Admission:
         self._crowded_until = -math.inf
         self._refused = refused
         self.in_progress = 0
+        self._held: Counter[str] = Counter()
+        self._first_owner: str | None = None
+        self._is_shared = False
         self._clock = clock
+        self._busy_since = clock()
         self._ends: deque[tuple[float, int]] = deque(maxlen=MEASURED_ENDS)
 
     @contextmanager
-    def entered(self, count: int) -> Iterator[None]:
-        """Holds `count` places until the block ends. Raises Overloaded, and then takes none."""
-        self.enter(count)
+    def entered(self, count: int, owner: str = "") -> Iterator[None]:
+        """Holds `count` places for `owner` until the block ends. Raises Overloaded, and then takes none."""
+        self.enter(count, owner)
         try:
             yield
         finally:
-            self.leave(count)
+            self.leave(count, owner)
 
     @asynccontextmanager
     async def waiting(self, late: str) -> AsyncIterator[None]:
@@ -106,14 +115,17 @@ class Admission:
                 raise
             raise Unavailable(late, retry_after=self.retry_after(1)) from None
 
-    def enter(self, count: int) -> None:
+    def enter(self, count: int, owner: str = "") -> None:
         """Takes `count` places; `leave` gives them back. Raises Overloaded, and then takes none."""
-        self.require(count)
+        self.require(count, owner)
+        if not self.in_progress:
+            self._busy_since = self._clock()
         self.in_progress += count
+        self._held[owner] += count
 
-    def require(self, count: int) -> None:
-        """Raises Overloaded where `count` places are not free now."""
-        self._raise(self._too_many(count))
+    def require(self, count: int, owner: str = "") -> None:
+        """Raises Overloaded where `count` places are not free for `owner` now."""
+        self._raise(self._too_many(count, owner))
 
     @property
     def is_crowded(self) -> bool:
@@ -128,7 +140,7 @@ class Admission:
         told = self._told.get(request, _NO_MOMENTS)
         is_back = bool(told) and told[0] <= now
         room = self._longest_queue_seconds * (1 if is_back else NEWCOMERS_ROOM)
-        refusal = self._too_many(1) or self._too_long(engine, owner, 1, stats, room)
+        refusal = self._too_many(1, owner) or self._too_long(engine, owner, 1, stats, room)
         if is_back:
             told.popleft()
         if refusal is not None:
@@ -142,17 +154,31 @@ class Admission:
         if len(self._told) > MOST_REMEMBERED:
             self._told.popitem(last=False)
 
-    def _too_many(self, count: int) -> Overloaded | None:
-        if not self.in_progress or self.in_progress + count <= self.places:
+    def _too_many(self, count: int, owner: str) -> Overloaded | None:
+        left_over = self._left_to_others(count, owner)
+        if not self.in_progress or self.in_progress + count <= self.places - left_over:
             return None
         bound = self._bound
         numbers: dict[str, Any] = {bound.number: self.in_progress, f"max_{bound.number}": self.places}
+        others = f", {left_over} are for those who have fewer," if left_over else ""
         return Overloaded(
-            f"{self.in_progress} of {self.places} {bound.unit} are taken and this request needs {count}: "
+            f"{self.in_progress} of {self.places} {bound.unit} are taken{others} and this request needs {count}: "
             f"send it again after Retry-After, or set {bound.setting} higher",
             retry_after=self.retry_after(count),
             **numbers,
         )
+
+    def _left_to_others(self, count: int, owner: str) -> int:
+        """Returns how many places `owner` leaves free with `count` more. An equal part is that of all who are there and
+        of one more."""
+        if self._first_owner is None:
+            self._first_owner = owner
+        self._is_shared |= owner != self._first_owner
+        if not self._is_shared:
+            return 0
+        owners = len(self._held) + (owner not in self._held) + 1
+        has_less = (self._held[owner] + count) * owners <= self.places
+        return 0 if has_less else int(self.places * LEFT_TO_OTHERS)
 
     def _raise(self, refusal: Overloaded | None) -> None:
         if refusal is not None:
@@ -222,17 +248,22 @@ class Admission:
         self._lines[line] = due
         return due - now
 
-    def leave(self, count: int) -> None:
+    def leave(self, count: int, owner: str = "") -> None:
         self.in_progress -= count
+        self._held[owner] -= count
+        if self._held[owner] <= 0:
+            del self._held[owner]
         self._ends.append((self._clock(), count))
 
     def retry_after(self, count: int) -> int:
         """Returns the whole seconds until `count` places and the headroom are free, at the rate at which they were
-        given back in the last minute."""
+        given back in the last minute. Where none or one was, nothing moves, as while an engine loads: the next may take
+        as long again."""
         now = self._clock()
         recent = [end for end in self._ends if now - end[0] <= MEASURED_SECONDS]
         if len(recent) < 2 or now <= recent[0][0]:
-            return UNMEASURED_RETRY_SECONDS
+            quiet = now - max(self._busy_since, self._ends[-1][0] if self._ends else -math.inf)
+            return min(LONGEST_RETRY_SECONDS, max(UNMEASURED_RETRY_SECONDS, math.ceil(quiet)))
         rate = sum(freed for _, freed in recent) / (now - recent[0][0])
         needed = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
         return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(needed / rate)))

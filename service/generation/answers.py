@@ -147,7 +147,6 @@ class Answers:
         """Answers one request. Without an `opening` no client has made it: then its refusal is no client's."""
         async with AsyncExitStack() as held:
             turn = None if request.turn is None else await self._opened(request, request.turn, held)
-            held.enter_context(self._places(request, request.best_of))
             rejected = self.metrics.rejected if opening else _unobserved
             request = turn.request if turn else request
             [answer] = await self._begun([request], request.best_of, opening or Opening(), held, rejected)
@@ -176,7 +175,6 @@ class Answers:
                             yield delta
 
         async with AsyncExitStack() as held:
-            held.enter_context(self._places(requests[0], at_once))
             answers = await self._begun(requests, at_once, opening, held, self.metrics.rejected)
             async with aclosing(merged(list(map(vector, answers)))) as deltas:
                 async for delta in deltas:
@@ -186,21 +184,22 @@ class Answers:
         """Waits for the session's other turns, until the deadline at the latest. The wait takes no place of running
         sequences."""
         if not request.is_background:
-            self.admission.require(request.best_of)
+            self.admission.require(request.best_of, request.owner)
         with refusals(self.metrics.rejected), self.metrics.turns_waiting.track_inprogress():
             async with self.admission.patience(TURNS_GO_ON):
                 return await in_time(request, held.enter_async_context(self.conversations.turn(request, turn)))
 
     def _places(self, request: GenerationRequest, count: int) -> AbstractContextManager[None]:
         """Takes places of running sequences. Background work takes none: it waits behind every client."""
-        return nullcontext() if request.is_background else self.admission.entered(count)
+        return nullcontext() if request.is_background else self.admission.entered(count, request.owner)
 
     def _prompts(self, answers: Sequence[Answer], count: int) -> AbstractContextManager[None]:
         """Takes the tokens of the `count` longest prompts, or of one prompt `count` times."""
         if answers[0].request.is_background:
             return nullcontext()
         lengths = sorted(len(each.prompt.token_ids) for each in answers)
-        return self.tokens.entered(lengths[0] * count if len(lengths) == 1 else sum(lengths[-count:]))
+        tokens = lengths[0] * count if len(lengths) == 1 else sum(lengths[-count:])
+        return self.tokens.entered(tokens, answers[0].request.owner)
 
     async def _begun(
         self,
@@ -219,6 +218,7 @@ class Answers:
             if first.keep_alive is not None:
                 self.deployments.keep_alive(choice.deployment, first.keep_alive)
         opening.is_loaded = True
+        held.enter_context(self._places(first, count))
         held.enter_context(choice.deployment.occupied())
         with refusals(rejected):
             if not first.is_background:
@@ -240,9 +240,13 @@ class Answers:
         return answers
 
     async def _chosen(self, request: GenerationRequest) -> Choice:
-        """Returns the version that answers, loaded. Raises NotFound for one that does not answer this owner."""
-        self.deployments.require_allowed(request.models, request.model)
-        return await self.deployments.choose_loaded(request.model, conversation_of(request))
+        """Returns the version that answers, loaded. Raises NotFound for one that does not answer this owner. Who waits
+        for a load takes no place of running sequences: the versions that are loaded answer meanwhile."""
+        model = self.deployments.allowed(request.models, request.model)
+        if not self.deployments.is_loaded(model):
+            with self.waiting.entered(1):
+                return await self.deployments.choose_loaded(model, conversation_of(request))
+        return await self.deployments.choose_loaded(model, conversation_of(request))
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         request, prompt, max_tokens = await self._prompt(request, choice.deployment)

@@ -195,4 +195,4 @@ def conversation_of(request: GenerationRequest) -> str | None:
             opening = []
         case _:
             return None
-    return hashlib.sha256(repr((request.user, opening)).encode()).hexdigest()
+    return hashlib.sha256(repr((request.owner, request.user, opening)).encode()).hexdigest()

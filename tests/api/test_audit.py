@@ -292,6 +292,7 @@ async def test_the_command_verifies_exports_and_cuts(world: World, tmp_path: Pat
         told = json.loads(run("export").splitlines()[-1])
         assert (told["action"], told["subject"], told["owner"]) == ("aliases.promote", "other@stable", "kim")
         assert "0 rows removed" in run("cut", "--older-than-days", "1")
+        assert json.loads(run("verify", "--json"))["cut"] is None
         by_hand("DROP TRIGGER audit_unchanged", "UPDATE audit SET subject = 'other@production' WHERE number = 2")
         assert "Row 2 was changed" in run("verify", status=1)
         by_hand("DROP TRIGGER audit_kept", "DELETE FROM audit WHERE number > 1")

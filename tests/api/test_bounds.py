@@ -196,8 +196,41 @@ def test_retry_after_follows_the_measured_rate() -> None:
     with pytest.raises(Overloaded) as refused:
         admission.enter(1)
     assert refused.value.retry_after == 4, "two places, at one in two seconds"
+    clock.advance(30)
+    admission.leave(1)
+    clock.advance(57)
+    assert admission.retry_after(1) == 57, "nothing moves: as long again"
     clock.advance(1000)
-    assert admission.retry_after(1) == 5, "nothing was measured lately"
+    assert admission.retry_after(1) == 60
+    admission.leave(9)
+    clock.advance(1000)
+    admission.enter(10)
+    assert admission.retry_after(1) == 5, "they came a moment ago"
+
+
+def test_no_owner_takes_the_places_of_all() -> None:
+    """Who has many more than there are places takes each that is given back; the other comes once in two seconds."""
+    clock = FakeClock()
+    admission = Admission(64, clock)
+    admission.enter(64, "greedy")
+    with pytest.raises(Overloaded):
+        admission.enter(1, "light")
+    for _ in range(9):
+        admission.leave(1, "greedy")
+    admission.enter(1, "greedy")
+    with pytest.raises(Overloaded, match="56 of 64 places are taken, 8 are for those who have fewer,"):
+        admission.enter(1, "greedy")
+    for owner in (*["light"] * 5, *["third"] * 3):
+        admission.enter(1, owner)
+    with pytest.raises(Overloaded, match="64 of 64 places are taken and"):
+        admission.enter(1, "light")
+
+
+def test_an_owner_alone_has_all_places() -> None:
+    admission = Admission(8, FakeClock())
+    for _ in range(8):
+        admission.enter(1, "anonymous")
+    assert admission.in_progress == 8
 
 
 async def test_deadline_before_the_first_token(serve: Serve) -> None:

@@ -254,6 +254,26 @@ async def test_whoever_goes_on_or_waits_for_the_server_stays() -> None:
         assert server.closed == []
 
 
+async def test_an_answer_that_ends_within_the_next_head_does_not_end_the_next_answer() -> None:
+    """Its keep-alive time begins then, and is shorter than the next answer."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(int(scope["path"][1:])):
+            await send({"type": "http.response.body", "body": b"tick", "more_body": True})
+            await asyncio.sleep(0.1)
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(app, replace(LIMITS, header_seconds=5, keep_alive_seconds=0.3)) as server:
+        first, second = (b"GET /%d HTTP/1.1\r\n" % ticks + HOST for ticks in (1, 9))
+        reader, writer = await server.open(first + b"\r\n" + second)
+        said = await reader.readuntil(b"0\r\n\r\n")
+        writer.write(b"Connection: close\r\n\r\n")
+        said += await asyncio.wait_for(reader.read(), 10)
+        assert (said.count(b"tick"), said[-5:]) == (10, b"0\r\n\r\n")
+        writer.close()
+
+
 async def test_a_newcomer_takes_the_place_of_who_waits_for_nothing() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

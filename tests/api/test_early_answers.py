@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,10 +20,13 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from models.repository.repository import Repository
+from service.api.edge.auth import ANONYMOUS
 from service.api.edge.connections import Connections
 from service.api.edge.door import Door
+from service.api.edge.early_answers import EarlyAnswers
 from service.api.edge.judged_connection import JudgedConnection
 from service.engine.client.engine import EngineState
+from service.tasks import cancelled
 from tests.api.conftest import KEY
 from tests.api.test_connections import LIMITS
 from tests.fake_service import World, publish, serving
@@ -246,6 +250,40 @@ async def test_a_thousand_probes_behind_a_request_are_answered(crowd: Crowd) -> 
     first = head(body).replace(b"/generate", b"/tokenize")
     said = await crowd.said(first + body + LIVEZ.replace(b"close", b"keep-alive") * 1000 + LIVEZ)
     assert said.count(FINE) == 1002
+
+
+@module
+async def test_who_reads_no_answer_is_asked_for_no_more(crowd: Crowd) -> None:
+    """Answers at the door wait for their reader, as those of the app do."""
+    made, door = list[JudgedConnection](), Door(connections := Connections(LIMITS))
+    door.judge = EarlyAnswers(lambda scope: ANONYMOUS, crowd.world.app.state.service.answers, lambda: True, "one")
+
+    def connection(**options: Any) -> JudgedConnection:
+        made.append(JudgedConnection(connections, door, **options))
+        return made[-1]
+
+    config = uvicorn.Config(crowd.world.app, port=0, log_level="error", lifespan="off", http=connection)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, server.servers[0].sockets[0].getsockname())
+        sending = asyncio.create_task(loop.sock_sendall(client, LIVEZ.replace(b"close", b"keep-alive") * 80_000))
+        await until(lambda: bool(made and made[0].flow and made[0].flow.read_paused))
+        await asyncio.sleep(0.2)
+        assert made[0].transport.get_write_buffer_size() < 128 << 10
+        await cancelled([sending])
+    server.should_exit = True
+    await task
+
+
+@module
+async def test_a_body_that_the_door_cannot_read_gets_to_the_app(crowd: Crowd) -> None:
+    deep = b'{"inputs": "a", "x": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    assert (await crowd.said(head(deep, b"Connection: close") + deep)).startswith(b"HTTP/1.1 4")
 
 
 @module

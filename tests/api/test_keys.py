@@ -186,6 +186,36 @@ async def test_a_key_ends_by_itself_and_a_change_acts_at_once(world: World) -> N
     assert (await world.client.get(f"/v1/keys/{id}", headers=OPERATOR)).status_code == 404
 
 
+async def test_an_end_may_be_the_last_moment_there_is(world: World) -> None:
+    for never in ("9999-12-31T23:59:59.9999999Z", "9999-12-31T23:59:59Z"):
+        id, _ = await made(world, expires_at=never)
+        listed = (await world.client.get("/v1/keys", headers=OPERATOR)).json()["data"]
+        assert {each["id"]: each["expires_at"] for each in listed}[id] == "9999-12-31T23:59:59+00:00"
+
+
+async def test_a_key_of_a_version_is_answered_by_no_other(world: World) -> None:
+    """While a rollout tries a candidate, and when the alias has just moved."""
+    repository = world.deployments.repository
+    publish(repository, "demo", other={"number": 2})
+    repository.promote("demo", "production", "1", "first")
+    _, one = await made(world, models=["demo:1"])
+    _, two = await made(world, models=["demo:2"])
+    _, all_of_it = await made(world, models=["demo"])
+    rollout = {"candidate": "2", "weight": 100}
+    url = "/v1/repository/models/demo/aliases/production"
+
+    async def version(bearer: Headers) -> str:
+        answer = await world.client.post("/generate", json={"inputs": "hi", "model": "demo"}, headers=bearer)
+        return str(answer.json()["model"]).removeprefix("demo:") if answer.is_success else str(answer.status_code)
+
+    assert (await world.client.put(f"{url}/rollout", json=rollout, headers=OPERATOR)).status_code == 200
+    await until(lambda: [each.state.value for each in world.deployments.all()] == ["ready", "ready"])
+    assert [await version(each) for each in (all_of_it, one, two)] == ["2", "1", "404"]
+    assert (await world.client.delete(f"{url}/rollout", headers=OPERATOR)).status_code == 200
+    repository.promote("demo", "production", "2", "second")
+    assert [await version(each) for each in (two, one)] == ["2", "404"]
+
+
 @pytest.mark.parametrize(
     "moment", ["tomorrow", "2030-01-01", "2030-01-01T00:00:00", "0001-01-01T00:00:00+23:59", 5, True, ""]
 )

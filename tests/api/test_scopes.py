@@ -42,7 +42,7 @@ CENSUS: Final = {
         GET /v2/models/{}/versions/{}/ready""",
     "generate": """
         POST / | POST /generate | POST /generate_stream | POST /tokenize | POST /detokenize | POST /chat_tokenize
-        POST /v1/context/preview | POST /v1/messages | POST /v1/messages/count_tokens
+        POST /v1/sessions/{}/regenerate | POST /v1/context/preview | POST /v1/messages | POST /v1/messages/count_tokens
         POST /v1/completions | POST /v1/embeddings | GET POST /v1/chat/completions
         DELETE GET POST /v1/chat/completions/{} | GET /v1/chat/completions/{}/messages
         POST /v1/responses | POST /v1/responses/input_tokens | DELETE GET /v1/responses/{}
@@ -55,7 +55,7 @@ CENSUS: Final = {
         POST /v2/models/{}/versions/{}/infer""",
     "sessions": """
         GET POST /v1/sessions | POST /v1/sessions/import | DELETE GET PATCH /v1/sessions/{}
-        GET /v1/sessions/{}/export | POST /v1/sessions/{}/fork | POST /v1/sessions/{}/regenerate
+        GET /v1/sessions/{}/export | POST /v1/sessions/{}/fork
         GET /v1/sessions/{}/messages | DELETE PATCH /v1/sessions/{}/messages/{}
         POST /v1/conversations | DELETE GET POST /v1/conversations/{} | GET POST /v1/conversations/{}/items
         DELETE GET /v1/conversations/{}/items/{} | GET POST /v1/knowledge | DELETE GET /v1/knowledge/{}

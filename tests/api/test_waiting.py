@@ -95,6 +95,25 @@ LOADS = {
 }
 
 
+async def test_who_waits_for_a_load_takes_no_place_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"inputs": "hi", "parameters": {"max_new_tokens": 2}}
+    async with serving(tmp_path, max_in_progress=1) as world:
+        publish(world.deployments.repository, "other")
+        waiting, started, start = world.app.state.service.answers.waiting, asyncio.Event(), type(world.engine).start
+
+        async def slowly(engine: Any, on_loading: Any = None) -> None:
+            await started.wait()
+            await start(engine, on_loading)
+
+        monkeypatch.setattr(type(world.engine), "start", slowly)
+        loads = asking(world, 1, "/generate", {**body, "model": "other"})
+        await until(lambda: waiting.in_progress == 1)
+        assert (await ask(world, "/generate", body)).status_code == 200
+        assert_refused(await ask(world, "/generate", {**body, "model": "other"}), "/generate", "overloaded")
+        started.set()
+        assert [each.status_code for each in await loads] == [200] and waiting.in_progress == 0
+
+
 @pytest.mark.parametrize("dialect", LOADS)
 async def test_a_load_waits_for_the_start_of_the_server(serve: Serve, dialect: str) -> None:
     path, body, *_ = LOADS[dialect]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -182,15 +183,23 @@ async def test_old_rows_are_cut_and_a_row_says_so(kind: str, tmp_path: Path) -> 
         now = int(datetime.now(UTC).timestamp() * 1e6)
 
         def told(last: str, detail: dict[str, object]) -> Entry:
-            return entry(CUT, "done", detail, subject=last)
+            return entry(CUT, "done", detail, subject=last, owner="kim")
 
-        assert await trail.cut(3, told) == 3
-        assert await trail.cut(3, told) == 0
-        assert await trail.cut(now - 60_000_000, told) == 2
+        before = list[Row]()
+        await trail.read(before.append)
+        assert (await trail.cut(3, told))[0] == 3
+        assert await trail.cut(3, told) == (0, None)
+        gone, told_in = await trail.cut(now - 60_000_000, told)
         walk = await checked(trail)
-        assert (walk.problems, walk.rows) == ([], 3)
+        assert (gone, walk.problems, walk.rows) == (2, [], 3)
+        assert walk.cut.startswith("Rows 1 to 5 are cut, says row 8, by kim at 20")
         rows = list[Row]()
         head = await trail.read(rows.append)
+        assert told_in == head
+        assert problems(rows, head, {row.number: row.hash for row in before}) == ""
+        assert "Row 8 cut another row 5" in problems(rows, head, {5: "0" * 64})
+        worn = [each._replace(entry=msgspec.structs.replace(each.entry, detail="tea")) for each in rows]
+        assert "Row 8 was changed" in problems(worn, head)
         assert "no row says that they were cut" in problems([row for row in rows if row.entry.action != CUT], head)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from service.engine.process.core import EngineCore
 from service.engine.scheduling.deadlines import Deadlines
-from service.engine.scheduling.fair_shares import AGEING_SECONDS, FairShares
+from service.engine.protocol.messages import AGEING_SECONDS
+from service.engine.scheduling.fair_shares import FairShares
 from tests.fakes import FakeClock, make_core, make_request, run_all
 
 SEATS = 4
@@ -132,7 +133,7 @@ def test_nobody_waits_for_ever_behind_a_higher_priority(priority: int, owners: s
 
 def test_without_ageing_the_lowest_starves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bug, planted."""
-    monkeypatch.setattr("service.engine.scheduling.fair_shares.AGEING_SECONDS", 1e9)
+    monkeypatch.setattr("service.engine.protocol.messages.AGEING_SECONDS", 1e9)
     with pytest.raises(AssertionError, match="starves"):
         waited(0, "a")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -96,6 +96,28 @@ async def test_who_waits_is_served_in_order_by_whoever_is_free() -> None:
     world.made[1].gate.set()
     await asyncio.gather(*tasks[1:])
     assert world.made[1].asked == ["1", "2", "3", "4", "5"] and world.made[0].asked == ["0"]
+    world.release()
+    await tasks[0]
+
+
+async def test_the_queue_is_by_priority_and_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an engine's own: whose owner has the fewest in the replicas, and whoever has waited gains a priority."""
+    world = World(2, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    now = time.monotonic()
+
+    def of(name: str, owner: str, priority: int = 0, waited: float = 0.0) -> Request:
+        asked = make_request(name, [1] * 20, max_tokens=2)
+        return replace(asked, owner=owner, priority=priority, arrival=now - waited)
+
+    queue = [*(of(f"a{at}", "a") for at in range(5)), of("line", "b", -11, waited=1e6), of("b0", "b"), of("b1", "b")]
+    tasks = asking(world, *queue, of("first", "c", 9), of("old", "a", waited=95))
+    await asyncio.sleep(0.01)
+    assert sorted(world.made[0].asked + world.made[1].asked) == ["a0", "a1"]
+    world.made[1].gate.set()
+    await asyncio.gather(*tasks[1:])
+    assert world.made[1].asked == ["a1", "first", "old", "b0", "b1", "a2", "a3", "a4", "line"]
     world.release()
     await tasks[0]
 

@@ -247,6 +247,19 @@ def test_a_deadline_ends_nobody_but_the_request_that_had_it() -> None:
     assert names(step(scheduler, now=9.0)[1]) == [("a", FinishReason.DEADLINE)]
 
 
+def test_the_deadlines_of_what_has_ended_are_not_kept() -> None:
+    """A deadline may be a day behind its answer."""
+    scheduler = make_scheduler()
+    scheduler.add(make_request("last", deadline=5e3, max_tokens=50))
+    for number in range(3000):
+        scheduler.add(make_request(f"{number}", deadline=1e9))
+        scheduler.abort([f"{number}"])
+        if number % 100 == 0:
+            step(scheduler, now=1.0)
+    assert len(scheduler._deadlines._ends) < 1500
+    assert ("last", FinishReason.DEADLINE) in names(step(scheduler, now=5e3)[1])
+
+
 def test_an_abort_frees_blocks_at_once_and_is_told_once() -> None:
     scheduler = make_scheduler()
     for id in "ab":

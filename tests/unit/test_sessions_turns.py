@@ -94,6 +94,19 @@ async def test_the_dead_hold_nothing(shared: list[SessionStore]) -> None:
         pass
 
 
+@needs_postgresql
+async def test_what_is_no_id_takes_no_lock_and_frees_none(shared: list[SessionStore]) -> None:
+    """The database refuses such a text; the locks of all turns are on the connection that asks it."""
+    here, there = shared
+    async with here.turn_lock("ann", "s"):
+        for wrong in ("s_\x00", "s_\ud800", "가"):
+            with pytest.raises(NotFound):
+                await here.turn_lock("ann", wrong).__aenter__()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2), there.turn_lock("ann", "s"):
+                pytest.fail("it is taken")
+
+
 async def fresh(store: SessionStore, key: str = "key", body: str = "hash") -> Claim:
     begun = await store.idempotency.begin("ann", key, body)
     assert isinstance(begun, Fresh)

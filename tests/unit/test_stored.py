@@ -159,6 +159,7 @@ async def test_documents_are_listed_newest_first(store: SessionStore, clock: Clo
     rest = await store.knowledge.all("ann", limit=3, cursor=page.next_cursor)
     assert [*page.data, *rest.data] == made[::-1] and rest.next_cursor is None
     assert (await store.knowledge.all("ann", session_id=session.id)).data == (made[3], made[1])
+    assert (await store.knowledge.all("ann", session_id="s_\x00")).data == ()
 
 
 async def test_documents_go_with_their_session_and_with_their_owner(store: SessionStore) -> None:

@@ -152,6 +152,7 @@ class Connection(HttpToolsProtocol):
         require_one_reading(self.headers, self.parser.get_http_version())
         if self.parser.should_upgrade():
             return
+        self._unset_keepalive_if_required()  # an answer that ended during this head has begun it
         self._phase = Phase.BODY
         self._came = self._brought_before = 0
         self._was_paused = False

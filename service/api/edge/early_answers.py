@@ -92,10 +92,15 @@ class EarlyAnswers:
 
     def at_once(self, scope: Scope) -> bytes | None:
         """Returns the whole answer to a probe of a server that is alive, or ready."""
-        path = scope["path"]
-        if scope["method"] != "GET" or not (path == "/livez" or (path == "/readyz" and self._is_ready())):
+        if scope["method"] != "GET":
             return None
-        return ALIVE
+        return ALIVE if scope["path"] == "/livez" or (scope["path"] == "/readyz" and self._looks_ready()) else None
+
+    def _looks_ready(self) -> bool:
+        try:
+            return self._is_ready()
+        except Exception:  # told behind the door, as a disk that is away
+            return False
 
     def may_refuse(self, scope: Scope) -> bool:
         """Returns whether it is worth to wait for the body of this request and to ask for `refusal`."""
@@ -107,7 +112,7 @@ class EarlyAnswers:
         """Returns the whole refusal, counted; None for a request that goes on."""
         try:
             error = self._refusal(scope, body)
-        except (DosirakError, msgspec.MsgspecError, ValueError):  # what is wrong is told behind the door
+        except Exception:  # what is wrong is told behind the door
             return None
         if error is None:
             return None
@@ -124,8 +129,7 @@ class EarlyAnswers:
         if GENERATE not in caller.scopes or not asked.is_usual or (scope["path"] in OLLAMA and not asked.asks):
             return None
         answers = self._answers
-        answers.deployments.require_allowed(caller.models, asked.model)
-        deployment = answers.deployments.certain(asked.model)
+        deployment = answers.deployments.certain(answers.deployments.allowed(caller.models, asked.model))
         if deployment is None:
             return None
         if isinstance(caller.limits, KeyLimits):

@@ -1,5 +1,9 @@
 """A judged connection answers some requests before any app begins: probes at once, and while the server is full those
-that are refused, once their body is there. Requests that come without waiting for answers are judged in their turn."""
+that are refused, once their body is there. Requests that come without waiting for answers are judged in their turn.
+
+Where the client does not read the answers before, the app answers: it waits for the client, and so does the connection
+before it reads more requests.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ class JudgedConnection(Connection):
             self._decide(*self._held)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        judge, self._running = self._judging.judge, cycle
+        judge, self._running = None if self.flow.write_paused else self._judging.judge, cycle
         scope: Any = cycle.scope
         if judge is not None and (answer := judge.at_once(scope)) is not None:
             self._answer(cycle, answer)
@@ -68,7 +72,7 @@ class JudgedConnection(Connection):
 
     def _decide(self, cycle: RequestResponseCycle, app: ASGI3Application, judge: Judge) -> None:
         scope: Any = cycle.scope
-        refusal = judge.refusal(scope, bytes(cycle.body))
+        refusal = None if self.flow.write_paused else judge.refusal(scope, bytes(cycle.body))
         if refusal is None:
             self._go_on()
         else:

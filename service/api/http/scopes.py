@@ -29,6 +29,7 @@ _NEEDED: Final[tuple[tuple[str, str, *tuple[str, ...]], ...]] = (
     (r"GET", _LISTS, GENERATE, MODELS_READ),
     (r"POST", r"/api/show", GENERATE, MODELS_READ),
     (r"GET", r"/metrics", METRICS),
+    (r"POST", r"/v1/sessions/[^/]+/regenerate", GENERATE),
     (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
     (r".*", r"/v1/(profiles|keys|audit)(/.*)?", ADMIN),
     (r"GET", r"/v1/(repository|jobs|deployments|batching|live)(/.*)?", MODELS_READ),

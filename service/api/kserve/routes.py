@@ -52,7 +52,7 @@ def _reference(http: Request, model: str) -> str:
     if version is not None and str(reference) != reference.name:
         raise InvalidRequest(f"{model} says the version already: leave /versions/{version} out, or name the model only")
     named = model if version is None else str(ModelReference(reference.name, version))
-    http.app.state.service.deployments.require_allowed(http.state.models, named)
+    http.app.state.service.deployments.allowed(http.state.models, named)
     return named
 
 

@@ -54,8 +54,7 @@ async def tags(service: ServiceDep, models: ModelsDep) -> Response:
 @router.post("/api/show", response_model=OllamaShown)
 async def show(service: ServiceDep, models: ModelsDep, body: OllamaShowBody = SHOW) -> Response:
     """Returns the facts of a model."""
-    service.deployments.require_allowed(models, body.reference)
-    manifest = service.deployments.resolve(body.reference)
+    manifest = service.deployments.resolve(service.deployments.allowed(models, body.reference))
     architecture = manifest.model_type
     shown = {
         "license": manifest.license,

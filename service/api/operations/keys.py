@@ -42,7 +42,7 @@ def _seconds(value: object) -> float:
     with suppress(ValueError, OverflowError):
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
         if moment is not None and moment.tzinfo is not None:
-            return moment.astimezone(UTC).timestamp()
+            return moment.astimezone(UTC).replace(microsecond=0).timestamp()
     raise PydanticCustomError("moment", "must be a time with its zone, as 2027-01-31T00:00:00+00:00")
 
 

@@ -92,8 +92,7 @@ async def list_models(
 async def get_model(http: Request, service: ServiceDep, models: ModelsDep, id: str) -> Response:
     """Returns one model by any reference; `root` is the version that it means now."""
     show = _anthropic if _is_anthropics(http) else _openai
-    service.deployments.require_allowed(models, id)
-    manifest = service.deployments.resolve(id)
+    manifest = service.deployments.resolve(service.deployments.allowed(models, id))
     return json_response(show(id, manifest, service.deployments.window(manifest)))
 
 

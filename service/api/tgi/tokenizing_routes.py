@@ -45,7 +45,7 @@ async def tokenize(http: Request, service: ServiceDep, body: TokenizeBody = TOKE
 
 
 async def _answer(http: Request, service: Service, model: str | None, read: Callable[[Deployment], Any]) -> Response:
-    service.deployments.require_allowed(http.state.models, model)
+    model = service.deployments.allowed(http.state.models, model)
     return json_response(await while_connected(http.receive, service.answers.read(model, read)))
 
 

@@ -1,9 +1,11 @@
 """Replicas are several engine processes of one version behind the interface of one engine, with one queue.
 
-    request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
-                                   else the least busy
+    request ─▶ queue ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
+                        else the least busy
 
-A replica takes as many requests at once as its running set holds. So the first free replica serves a waiting request.
+A replica takes as many requests at once as its running set holds. So the first free replica serves a waiting request:
+of the highest priority, aged as in an engine's own queue, the one of the owner with the fewest requests in the
+replicas, then the one that came first. Background work is behind all of them.
 While a replica is started again, the ready replicas get the requests. The first replica loads the weights; the others
 map its packed weights. This module knows token ids only.
 
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from operator import add
 from typing import Final, Generic, Protocol, TypeVar
@@ -34,6 +36,7 @@ from service.engine.protocol.messages import (
     Request,
     StepOutput,
     StepRecord,
+    aged,
 )
 from service.errors import Unavailable
 
@@ -104,6 +107,14 @@ MakeReplica = Callable[[int, str], Engine]
 """(number, place of the first replica's packed weights, "" for the first) → a replica, not yet started."""
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """One request in the queue; `turn` is set when it may look for a seat."""
+
+    request: Request
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 @dataclass(slots=True)
 class _Seat:
     """One replica and its number of requests."""
@@ -124,7 +135,8 @@ class Replicas:
         self._count = count
         self._most_at_once = most_at_once
         self._seats = [_Seat(make(0, ""))]
-        self._queue: deque[asyncio.Event] = deque()
+        self._queue: list[_Waiting] = []
+        self._owners: Counter[str] = Counter()
         self._router = PrefixRouter[_Seat]()
         self._state = EngineState.NEW
 
@@ -140,12 +152,14 @@ class Replicas:
     @property
     def stats(self) -> EngineStats:
         """Sums over the replicas, and the queue. Figures of the last step, the cost line and forecasts are the first
-        replica's; seats become free at the rate of all."""
+        replica's; seats become free at the rate of all, and the queue waits for them."""
         each = [seat.engine.stats for seat in self._seats]
         sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
         sums["waiting"] += len(self._queue)
-        first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
-        return replace(EngineStats(**first, **sums), seat_seconds=each[0].seat_seconds / len(each))
+        first = {known.name: getattr(each[0], known.name) for known in fields(EngineStats) if known.name not in sums}
+        seat_seconds = each[0].seat_seconds / len(each)
+        backlog_seconds = max(each[0].backlog_seconds, len(self._queue) * seat_seconds)
+        return replace(EngineStats(**first, **sums), seat_seconds=seat_seconds, backlog_seconds=backlog_seconds)
 
     @property
     def recent_steps(self) -> Sequence[StepRecord]:
@@ -202,7 +216,7 @@ class Replicas:
         except TimeoutError:
             yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
             return
-        with self._seated(chosen) as seat:
+        with self._seated(chosen, request.owner) as seat:
             async with aclosing(seat.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
@@ -228,27 +242,37 @@ class Replicas:
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
             self._state = EngineState.STOPPED
-        for turn in self._queue:
-            turn.set()
+        for waiting in self._queue:
+            waiting.turn.set()
         await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
 
     async def _free_seat(self, request: Request) -> _Seat:
-        """Waits for a seat, in order of arrival. Raises Unavailable as soon as no replica can ever serve."""
-        turn = asyncio.Event()
-        self._queue.append(turn)
+        """Waits for a seat. Raises Unavailable as soon as no replica can ever serve."""
+        mine = _Waiting(request)
+        self._queue.append(mine)
         self._on_queue(len(self._queue))
         try:
-            while self._queue[0] is not turn or not self._open():
+            while not self._open() or self._first() is not mine:
                 self._require_living()
-                turn.clear()
+                mine.turn.clear()
                 with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
-                        await turn.wait()
+                        await mine.turn.wait()
             return self._router.place(request, self._open())
         finally:
-            self._queue.remove(turn)
+            self._queue.remove(mine)
             self._on_queue(len(self._queue))
             self._call_next()
+
+    def _first(self) -> _Waiting:
+        """Returns who of the queue is next."""
+        now = time.monotonic()
+
+        def rank(waiting: _Waiting) -> tuple[float, int]:
+            request = waiting.request
+            return -aged(request.priority, now - request.arrival), self._owners[request.owner]
+
+        return min(self._queue, key=rank)  # of equals the first, which came first
 
     def _require_living(self) -> None:
         if self.state not in ALIVE:
@@ -263,18 +287,22 @@ class Replicas:
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 
     @contextmanager
-    def _seated(self, seat: _Seat) -> Iterator[_Seat]:
+    def _seated(self, seat: _Seat, owner: str) -> Iterator[_Seat]:
         seat.in_flight += 1
+        self._owners[owner] += 1
         try:
             yield seat
         finally:
             seat.in_flight -= 1
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
             self._call_next()
 
     def _call_next(self) -> None:
-        """Wakes the first request in the queue."""
+        """Wakes the request that is next."""
         if self._queue:
-            self._queue[0].set()
+            self._first().turn.set()
 
 
 def _seconds_left(request: Request) -> float | None:

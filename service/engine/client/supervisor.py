@@ -243,6 +243,8 @@ class Supervisor:
         that a broken adapter cannot stop the process from starting."""
         while True:
             await asyncio.sleep(self._backoff.seconds)
+            if self._state is EngineState.READY:
+                self._state = EngineState.RESTARTING  # the last one said so while it was killed for being late
             try:
                 await self._boot(replace(self._launch.config, adapters=()))
             except Exception as error:  # any other handling would leave an engine that never comes back

@@ -120,6 +120,15 @@ class Request:
     """Whether the client reads along, so that the gaps between its tokens matter."""
 
 
+AGEING_SECONDS: Final = 10.0
+
+
+def aged(priority: int, waited: float) -> float:
+    """Returns the priority with what a client's request has gained in `waited` seconds: one for each AGEING_SECONDS.
+    Background work gains nothing."""
+    return priority + max(0.0, waited) // AGEING_SECONDS if priority >= 0 else priority
+
+
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithms of one position. `top` is sorted, likeliest first, ties by lower id."""
 

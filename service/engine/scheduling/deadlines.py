@@ -12,10 +12,14 @@ sequence that was preempted has given tokens out: its deadline ends it, and no f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.sequences.sequence import Sequence, SequenceStatus
+
+SPARE_ENDS: Final = 1024
+"""So many deadlines of sequences that have ended are kept: a deadline may be a day behind its answer."""
 
 
 class Deadlines:
@@ -35,6 +39,9 @@ class Deadlines:
 
     def passed(self, live: Mapping[str, Sequence], now: float) -> Iterator[Sequence]:
         """Yields sequences of `live` whose deadline is not behind `now`. An id may live again with another one."""
+        if len(self._ends) > 2 * len(live) + SPARE_ENDS:
+            self._ends = [end for end in self._ends if end[1] in live]
+            heapify(self._ends)
         while self._ends and self._ends[0][0] <= now:
             deadline, request_id = heappop(self._ends)
             sequence = live.get(request_id)

@@ -16,12 +16,10 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from heapq import heapify, heappop, heapreplace
-from typing import Final
 
+from service.engine.protocol.messages import aged
 from service.engine.sequences.batch import Scheduled
 from service.engine.sequences.sequence import Sequence, SequenceStatus
-
-AGEING_SECONDS: Final = 10.0
 
 
 class FairShares:
@@ -63,7 +61,7 @@ class FairShares:
         top = waiting[0].priority
         if not self.is_shared and waiting[-1].priority == top:
             return waiting[0]
-        equals = [each for each in waiting if each.priority == top or _aged(each, now) >= top]
+        equals = [each for each in waiting if aged(each.priority, now - each.request.arrival) >= top]
         return min(equals, key=self._turn)
 
     def ahead(self, waiting: SequenceOf[Sequence], last: Sequence) -> SequenceOf[Sequence]:
@@ -112,9 +110,3 @@ class FairShares:
     def _turn(self, sequence: Sequence) -> tuple[int, bool, float]:
         tokens = self._tokens[sequence.request.owner] if self.is_shared else 0
         return tokens, sequence.status is not SequenceStatus.PREEMPTED, sequence.request.arrival
-
-
-def _aged(sequence: Sequence, now: float) -> float:
-    """Returns the priority with what a client's sequence has gained by waiting. Background work gains nothing."""
-    gained = max(0.0, now - sequence.request.arrival) // AGEING_SECONDS
-    return sequence.priority + gained if sequence.priority >= 0 else sequence.priority

@@ -63,8 +63,10 @@ def wait_seconds(now: Moment) -> float:
 
 def load_of(deployments: Deployments, answers: Answers) -> Load:
     """Returns the load of this moment: of several engines the busiest counts."""
-    stats = [replica.stats for each in deployments.all() for replica in each.engine.replicas]
-    shares = [(each.blocks_free + each.blocks_cached) / each.blocks_total for each in stats if each.blocks_total]
+    engines = [each.engine for each in deployments.all()]
+    stats = [engine.stats for engine in engines]
+    replicas = [replica.stats for engine in engines for replica in engine.replicas]
+    shares = [(each.blocks_free + each.blocks_cached) / each.blocks_total for each in replicas if each.blocks_total]
     return Load(
         answers.admission.in_progress,
         sum(each.waiting for each in stats),

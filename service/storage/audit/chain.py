@@ -63,6 +63,10 @@ class Row(NamedTuple):
         }
 
 
+class _CutDetail(msgspec.Struct):
+    hash: str
+
+
 class Head(NamedTuple):
     """The last row, as its writer noted it beside the rows."""
 
@@ -93,16 +97,18 @@ def hash_of(number: int, entry: Entry, previous: str) -> str:
 
 
 class Walk:
-    """Reads a chain from its first row to its last. `problems` says what does not fit; `rows` is how many there are."""
+    """Reads a chain from its first row to its last. `problems` says what does not fit, `cut` which rows are cut and by
+    whom; `rows` is how many there are."""
 
     def __init__(self, anchors: Mapping[int, str] | None = None) -> None:
         """`anchors` are hashes by row, as the log or another copy has them."""
         self.rows = 0
+        self.cut = ""
         self.problems: list[str] = []
         self.last: Row | None = None
         self._anchors = dict(anchors or {})
         self._begin: Head | None = None
-        self._cuts: dict[str, str] = {}
+        self._cuts: dict[str, Row] = {}
         self._is_whole = True
 
     def take(self, row: Row) -> None:
@@ -114,13 +120,16 @@ class Walk:
         if anchor != row.hash:
             self._add(f"Row {row.number} is not the one that the anchor names: it or a row before was written anew")
         if row.entry.action == CUT:
-            self._cuts[row.entry.subject] = str(msgspec.json.decode(row.entry.detail).get("hash"))
+            self._cuts[row.entry.subject] = row
         self.rows, self.last, self._is_whole = self.rows + 1, row, is_whole
 
     def end(self, head: Head) -> None:
         """Checks both ends: the first row is the first, or follows a cut that a row tells; the last is the `head`."""
         first, last = self._begin or Head(0, ""), Head(self.last.number, self.last.hash) if self.last else Head(0, "")
-        if self._cuts.get(str(first.number), "") != first.hash:
+        cut = self._cuts.get(str(first.number))
+        if cut is not None:
+            self._tell_cut(first, cut)
+        if (_cut_hash(cut) if cut else "") != first.hash:
             begin = f"{_rows(1, first.number)} missing, and no row says that they were cut"
             self._add(begin if first.number else "Row 1 was changed with its hash: it follows another one")
         for number in sorted(self._anchors):
@@ -132,6 +141,16 @@ class Walk:
             self._add(f"{_rows(head.number + 1, last.number, 'was', 'were')} added past the last one that was written")
         elif head.hash != last.hash:
             self._add(f"Row {last.number} is not the last one that was written: it was changed with its hash")
+
+    def _tell_cut(self, first: Head, cut: Row) -> None:
+        """Says who cut. Whoever can write the database can write such a row too, so people must read it."""
+        at = datetime.fromtimestamp(cut.entry.at / 1e6, UTC).isoformat(timespec="seconds")
+        whose = cut.entry.owner or cut.entry.instance or "nobody"
+        self.cut = f"{_rows(1, first.number)} cut, says row {cut.number}, by {whose} at {at}"
+        if self._anchors.get(first.number, first.hash) != first.hash:
+            self._add(
+                f"Row {cut.number} cut another row {first.number} than the anchor names: the rows were written anew"
+            )
 
     def _link(self, row: Row, is_whole: bool) -> None:
         last = self.last
@@ -145,6 +164,14 @@ class Walk:
     def _add(self, problem: str) -> None:
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(problem)
+
+
+def _cut_hash(cut: Row) -> str:
+    """Returns the hash of the last row that was cut; "?" where the row does not say it."""
+    try:
+        return msgspec.json.decode(cut.entry.detail, type=_CutDetail).hash
+    except msgspec.MsgspecError:
+        return "?"
 
 
 def _rows(first: int, last: int, one: str = "is", many: str = "are") -> str:

@@ -60,9 +60,9 @@ class Trail:
                 last = rows[-1].number
 
     @uninterrupted
-    async def cut(self, until: int, cut_by: Callable[[str, dict[str, object]], Entry]) -> int:
+    async def cut(self, until: int, cut_by: Callable[[str, dict[str, object]], Entry]) -> tuple[int, Head | None]:
         """Removes the rows before the first that is not older than `until`, and adds one that says so, which `cut_by`
-        makes of its subject and detail. Returns how many went."""
+        makes of its subject and detail. Returns how many went, and the new last row; None where nothing was older."""
         async with self._database.writing() as connection:
             await _head(connection, lock=True)
             younger = select(func.min(audit.c.number)).where(audit.c.at >= until)
@@ -70,9 +70,10 @@ class Trail:
             old = select(audit.c.number, audit.c.hash).order_by(audit.c.number.desc()).limit(1)
             last = (await connection.execute(old if first is None else old.where(audit.c.number < first))).one_or_none()
             if last is None:
-                return 0
-            await _add(connection, [cut_by(str(last.number), {"hash": last.hash})])
-            return (await connection.execute(delete(audit).where(audit.c.number <= last.number))).rowcount
+                return 0, None
+            [told] = await _add(connection, [cut_by(str(last.number), {"hash": last.hash})])
+            gone = (await connection.execute(delete(audit).where(audit.c.number <= last.number))).rowcount
+            return gone, Head(told.number, told.hash)
 
 
 _ROWS: Final[Select[Any]] = select(audit)

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, or_
+from sqlalchemy import Row, false, func, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound, Stale
 from service.storage.database.database import uninterrupted
 from service.storage.sessions import search
 from service.storage.sessions.limits import check_limit, check_text
-from service.storage.sessions.owned import Owned, StoredKind, one
+from service.storage.sessions.owned import Owned, StoredKind, is_id, one
 from service.storage.sessions.rows import from_newest, newest_cursor, page_of
 from service.storage.sessions.values import Knowledge, Page, Passage, new_knowledge_id
 from service.text.passages import passages_of, titled
@@ -70,7 +70,7 @@ class KnowledgeBase(StoredKind):
         its = mine.columns("knowledge")
         newest = from_newest(mine.select("knowledge"), its, cursor)
         if session_id is not None:
-            newest = newest.where(its.session_id == session_id)
+            newest = newest.where(its.session_id == session_id if is_id(session_id) else false())
         async with self._database.reading() as connection:
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
             counts = await _passages(connection, mine, rows)

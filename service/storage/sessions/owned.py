@@ -84,7 +84,7 @@ class Owned:
         """Returns the session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound,
         also for another owner's session and for an expired one."""
         statement = self.select("sessions").where(self.columns("sessions").id == id)
-        missing = NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
+        missing = no_session(id)
         return await one(connection, statement.with_for_update() if lock else statement, id, missing)
 
     async def message(self, connection: AsyncConnection, session: Row[Any], id: str) -> Row[Any]:
@@ -165,6 +165,11 @@ async def one(connection: AsyncConnection, statement: Select[Any], id: str, miss
     if found is None or (row := found.one_or_none()) is None:
         raise missing
     return row
+
+
+def no_session(id: str) -> NotFound:
+    """Returns the error of who names a session that is not there, or not the owner's."""
+    return NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
 
 
 def is_id(text: str) -> bool:
