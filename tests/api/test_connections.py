@@ -274,6 +274,21 @@ async def test_an_answer_that_ends_within_the_next_head_does_not_end_the_next_an
         writer.close()
 
 
+async def test_a_client_of_http_1_0_gets_no_chunks() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        length = [(b"content-length", b"8")] if scope["path"] == "/whole" else []
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": b"tick", "more_body": True})
+        await send({"type": "http.response.body", "body": b"tock"})
+
+    async with listening(app) as server:
+        ask = b"GET %s HTTP/1.0\r\n" + HOST + b"Connection: keep-alive\r\n\r\n"
+        for path in (b"/stream", b"/whole"):
+            said = await server.answer(ask % path)
+            assert b"transfer-encoding" not in said and said.endswith(b"connection: close\r\n\r\nticktock"), said
+        assert b"ticktock" not in await server.answer((ask % b"/stream").replace(b"GET", b"HEAD"))
+
+
 async def test_a_newcomer_takes_the_place_of_who_waits_for_nothing() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -84,7 +84,7 @@ async def crowd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Crowd
     directory: Path = tmp_path_factory.mktemp("crowd")
     publish(Repository(directory), "other")
     publish(Repository(directory), "demo")
-    door = Door(connections := Connections(replace(LIMITS, header_seconds=20, body_seconds=20)))
+    door = Door(connections := Connections(replace(LIMITS, header_seconds=20, body_seconds=20, keep_alive_seconds=20)))
     hold, seen = asyncio.Event(), list[str]()
     async with serving(directory, door=door, admin_key=KEY, engine={"hold": hold}) as world:
 

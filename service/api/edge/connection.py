@@ -22,7 +22,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.api.edge.connections import Connections, Standing, peer_of
-from service.api.edge.framing import last_answer, require_one_reading, without_upgrade
+from service.api.edge.framing import last_answer, require_one_reading, without_chunks, without_upgrade
 from service.api.edge.unread import LEAST_BYTES, Unread
 from service.errors import DosirakError, HeadersTooLarge, MalformedRequest, Overloaded, RequestTimeout
 
@@ -176,7 +176,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, without_chunks(cycle, app) if cycle.scope["http_version"] == "1.0" else app)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Says nothing: any client may ask for an upgrade, as Java's does with every request."""

@@ -1,12 +1,15 @@
-"""Framing is how a request stands in the bytes of a connection, in one reading only; and an error that is written
-before any app is asked."""
+"""Framing is how a request stands in the bytes of a connection, in one reading only, and how an answer does; and an
+error that is written before any app is asked."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from service.api.http.errors import ErrorDialect, response_of
 from service.errors import DosirakError, MalformedRequest
@@ -45,3 +48,24 @@ def answer_of(error: DosirakError, request_id: str, dialect: ErrorDialect, heade
     lines = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
     status = HTTPStatus(response.status_code)
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, status.phrase.encode(), b"".join(lines), response.body)
+
+
+def without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """Returns `app` for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the
+    connection (RFC 9112, 6.1)."""
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        has_length = False
+
+        async def sending(message: Any) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = None if has_length else False
+            elif not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))  # uvicorn compares both
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return answering
