@@ -246,7 +246,8 @@ def _outages(metrics: Metrics) -> dict[str, Outages]:
 def _answers(
     settings: Settings, deployments: Deployments, metrics: Metrics, tasks: BackgroundTasks, outages: Outages
 ) -> Answers:
-    conversations = Conversations(partial(_open_sessions, settings, metrics, outages), tasks=tasks)
+    open_store, is_fit = partial(_open_sessions, settings, metrics, outages), partial(_is_fit, deployments.repository)
+    conversations = Conversations(open_store, tasks=tasks, is_fit=is_fit)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
     if guard:
         metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
@@ -269,12 +270,18 @@ def _files_and_batches(
 ) -> tuple[Files, BatchWorker]:
     """Returns the files of clients, and what answers the batches among them by `app`'s own routes."""
     deployments, conversations = answers.deployments, answers.conversations
+    is_fit = partial(_is_fit, deployments.repository)
+
+    def rests() -> bool:
+        return is_stopping() or not is_fit()
+
     stored_files = Files(
         settings.data_dir / "files",
         conversations.store,
         settings.files_max_bytes,
         settings.files_total_bytes,
         _shared_contents(deployments.repository),
+        is_fit,
     )
     paths = {route.path for route in plain_routes(ui)}
     worker = BatchWorker(
@@ -282,11 +289,16 @@ def _files_and_batches(
         stored_files,
         Contents(settings.data_dir / "batches"),
         (LineAnswers(app), line),
-        ServerState(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
+        ServerState(partial(load_of, deployments, answers), rests, metrics.batch_line, metrics.batches),
         WorkerLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
         tuple(each for each in ENDPOINTS if each in paths),
     )
     return stored_files, worker
+
+
+def _is_fit(repository: Repository) -> bool:
+    """Returns whether what expires may be removed and taken over: not where the clock is apart from the database's."""
+    return not isinstance(repository.records, SharedRecords) or repository.records.unfit is None
 
 
 def _shared_contents(repository: Repository) -> SharedContents | None:

@@ -7,7 +7,7 @@ document rollouts, <name>/<alias>   every rollout of the alias, the running one 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -113,7 +113,7 @@ def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = N
         if under_way is not None:
             started, earlier = under_way.started_at, earlier[:-1]
         else:
-            started, earlier = _now(), _closed(earlier)
+            started, earlier = _start(repository, planned, earlier), _closed(earlier)
         rollout = msgspec.structs.replace(planned, base=base, started_at=started)
         _write(repository, [*earlier, rollout])
     return rollout
@@ -172,6 +172,15 @@ def _write(repository: Repository, rollouts: list[Rollout]) -> None:
 def _document(name: str, alias: str) -> str:
     ModelReference(name, alias=alias)
     return f"{name}/{alias}"
+
+
+def _start(repository: Repository, planned: Rollout, earlier: list[Rollout]) -> str:
+    """Returns when a rollout begins: later than its alias was moved and than every earlier rollout began, whatever the
+    clocks of the instances say."""
+    moves = repository.history(planned.name, planned.alias)
+    latest = max([*(each.time for each in moves[-1:]), *(each.started_at for each in earlier)], default="")
+    now = _now()
+    return now if now > latest else timestamp(datetime.fromisoformat(latest) + timedelta(microseconds=1))
 
 
 def _now() -> str:

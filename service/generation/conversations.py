@@ -72,7 +72,10 @@ class Conversations:
         open_store: Callable[[], Awaitable[SessionStore]],
         sweep_seconds: float = SWEEP_SECONDS,
         tasks: BackgroundTasks | None = None,
+        is_fit: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Expired rows stay while `is_fit` says no: by a wrong clock, others' rows would be expired."""
+        self._is_fit = is_fit
         self._open = open_store
         self._sweep_seconds = sweep_seconds
         self._tasks = tasks or BackgroundTasks()
@@ -130,7 +133,8 @@ class Conversations:
             await asyncio.sleep(RETRY_SECONDS)
             return
         await asyncio.sleep(self._sweep_seconds)
-        await (await self.store()).sweep()
+        if self._is_fit():
+            await (await self.store()).sweep()
 
     @asynccontextmanager
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:

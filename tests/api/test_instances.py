@@ -187,9 +187,26 @@ async def test_a_clock_apart_is_not_ready_and_says_by_how_much(
     await until(lambda: records.unfit is not None)
     response = await one.client.get("/readyz")
     assert response.status_code == 503 and "s ahead of the database's" in response.text
+    service = one.app.state.service
+    monkeypatch.setattr("service.storage.files.files.SWEEP_SECONDS", 0)
+    swept = list[str]()
+
+    async def sweep(name: str) -> None:
+        swept.append(name)
+
+    monkeypatch.setattr(service.files, "sweep", partial(sweep, "files"))
+    monkeypatch.setattr(await service.answers.conversations.store(), "sweep", partial(sweep, "sessions"))
+    service.answers.conversations._sweep_seconds = 0
+    for _ in range(2):
+        await service.files.expire()
+        await service.answers.conversations._sweep()
+    assert not swept and service.batch_worker._server.rests(), "nothing of others expires by this clock"
     records._link._clock = time.time
     await until(lambda: records.unfit is None)
     assert (await one.client.get("/readyz")).status_code == 200
+    await service.files.expire()
+    await service.answers.conversations._sweep()
+    assert swept == ["files", "sessions"] and not service.batch_worker._server.rests()
 
 
 @needs_postgresql

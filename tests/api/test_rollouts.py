@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from models.repository import rollouts
+from models.repository.disk.journal import timestamp
 from models.repository.repository import Repository
 from service.errors import GenerationFailed
 from tests.api.reading import error
@@ -252,6 +254,24 @@ async def test_a_main_answer_never_waits_for_a_shadow(world: World) -> None:
     assert not waiting.done()
     base.hold.set()
     assert (await waiting)["model"] == "demo:1"
+
+
+def test_a_rollout_runs_whatever_the_clock_of_who_moved_the_alias_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, other={"number": number})
+    repository.promote("demo", "production", "1", "first")
+    behind = timestamp(datetime.now(UTC) - timedelta(seconds=1.5))
+    monkeypatch.setattr(rollouts, "_now", lambda: behind)
+    wanted = rollouts.Rollout("demo", "production", "", "2", 10.0, True, False, rollouts.RolloutLimits(), "")
+    for _ in range(2):
+        put = rollouts.put(repository, wanted)
+        assert rollouts.running(repository, "demo", "production") == put
+        rollouts.end(repository, "demo", "production", "aborted", "enough")
+    kept = rollouts.history(repository, "demo", "production")
+    assert [each.state for each in kept] == ["aborted", "aborted"], "each has a time of its own"
 
 
 async def test_rollouts_of_another_process_are_followed(world: World) -> None:

@@ -160,6 +160,24 @@ async def test_a_stale_writer_is_told(world: World) -> None:
     error(await world.client.patch(f"{SESSIONS}/{session}", json={}, headers={"If-Match": "2"}), 422, "invalid_request")
 
 
+async def test_an_edit_s_tag_is_of_its_own_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another write comes right after it."""
+    session = await made(world)
+    await say(world, session)
+    store = await world.app.state.service.answers.conversations.store()
+    edit = store.edit_message
+
+    async def then_another(*given: Any, **more: Any) -> Any:
+        edited = await edit(*given, **more)
+        await store.patch(given[0], session, {"title": "another"})
+        return edited
+
+    monkeypatch.setattr(store, "edit_message", then_another)
+    message = (await messages(world, session))[0]["id"]
+    response = await world.client.patch(f"{SESSIONS}/{session}/messages/{message}", json={"pinned": True})
+    assert (response.status_code, response.headers["etag"]) == (200, '"3"')
+
+
 async def test_an_answer_that_fails_or_is_left_stores_nothing(serve: Serve, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
     async with serve(engine={"fail_after": 2, "failure": RuntimeError("planted")}, database_url=url) as world:

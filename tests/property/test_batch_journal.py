@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import threading
 import zlib
 from pathlib import Path
 
@@ -76,6 +78,32 @@ def test_a_reader_that_trusts_line_ends_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(zlib, "crc32", lambda data: 0)
     with pytest.raises((AssertionError, ValueError)):
         check([Entry(1, True, b"{}\n")], [], 0, b"00000000 2 1 {}\n", [])
+
+
+def test_what_is_not_durable_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "journal")
+    seen = list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append((journal.count(succeeded=True), 1 in journal)))
+    journal.append([Entry(1, True, b"{}\n")])
+    assert seen == [(0, False)] and journal.count(succeeded=True) == 1
+    journal.close()
+
+
+def test_the_counts_are_read_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    journal = Journal(tmp_path / "journal")
+    journal.append(Entry(n, True, b"{}\n") for n in range(5000))
+
+    def write() -> None:
+        for n in range(5000, 15_000):
+            journal.append([Entry(n, n % 2 == 0, b"{}\n")])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        assert 5000 <= journal.count(succeeded=True) <= 10_000 >= journal.count(succeeded=False)
+    assert (journal.count(succeeded=True), journal.count(succeeded=False)) == (10_000, 5000)
+    journal.close()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from structlog.testing import capture_logs
 
 from service.errors import Unavailable
 from service.storage.audit import writing
@@ -224,6 +225,37 @@ async def test_rows_wait_for_a_database_that_is_away(tmp_path: Path) -> None:
         assert told[-1] == (3, 0)
         walk = await checked(trail)
         assert walk.problems == [] and walk.last is not None and walk.last.entry.subject == "key_3"
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_write_whose_caller_is_cancelled_loses_no_row_and_doubles_none(
+    tmp_path: Path, comes_back: bool
+) -> None:
+    """Where the database comes back, each is one row with its anchor; else the log has what was lost."""
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+    async with opened(new_database("sqlite", tmp_path)) as trail:
+
+        async def found() -> Trail:
+            asked.set()
+            await may_go_on.wait()
+            if comes_back:
+                return trail
+            raise Unavailable("away", retry_after=1)
+
+        audit = Audit(found, "one")
+        adding = asyncio.create_task(audit.add(an_entry(1)))
+        await asked.wait()
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+        with capture_logs() as logged:
+            closing_ = asyncio.create_task(audit.close())
+            await asyncio.sleep(0)
+            may_go_on.set()
+            await closing_
+        told = [(each["event"], each["subject"]) for each in logged]
+        assert told == [("audit" if comes_back else "audit_row_lost", "key_1")]
+        assert (await checked(trail)).rows == comes_back
 
 
 async def test_refusals_of_a_minute_are_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from service.storage.sessions import (
     SessionStore,
     StoredAnswer,
     WantedAnswers,
+    search,
 )
 from service.storage.sessions.claims import Claim, Done
 from service.storage.sessions.search import words_of
@@ -118,6 +120,41 @@ async def test_a_query_looks_in_title_metadata_and_messages(store: SessionStore,
     assert len(await titles(store, "  ")) == 4
     await store.patch(OWNER, session.id, {"title": "renamed 반찬"})
     assert "renamed 반찬" not in await titles(store, "도시락") and await titles(store, "반찬") == ["renamed 반찬"]
+
+
+HEAD = b'{"type":"session","format":2}'
+MESSAGE = b'{"type":"message","id":"m_%d","role":"user","content":"%s","created_at":"2026-01-01T00:00:00Z"}'
+
+
+async def test_grams_of_long_texts_are_made_beside_the_event_loop(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of short ones on it; at most 256 Ki characters at once, or one message."""
+    asked, real = list[tuple[int, bool]](), search.grams_of
+    loop = threading.get_ident()
+
+    def grams_of(owner: str, text: str) -> set[int]:
+        asked.append((len(text), threading.get_ident() == loop))
+        return real(owner, text)
+
+    monkeypatch.setattr(search, "grams_of", grams_of)
+    added, add = list[list[int]](), search.add
+
+    async def recorded(connection: Any, name: Any, owner: str, texts: Mapping[int, str]) -> None:
+        added.append([len(text) for text in texts.values()])
+        await add(connection, name, owner, texts)
+
+    monkeypatch.setattr(search, "add", recorded)
+    sizes = [100_000, 100_000, 100_000, 262_000, 262_000, 5]
+    lines = [MESSAGE % (n, b"ab " * (size // 3)) for n, size in enumerate(sizes)]
+    session = await store.import_lines("ann", [HEAD, *lines])
+    found = (await store.messages("ann", session.id)).data
+    assert [len(each) for each in added[:4]] == [2, 1, 1, 2]
+    await store.edit_message("ann", session.id, found[0].id, content="short")
+    await store.delete_message("ann", session.id, found[1].id)
+    await store.delete("ann", session.id)
+    assert {is_on_loop for size, is_on_loop in asked if size > 10_000} == {False}
+    assert (5, True) in asked
 
 
 async def test_a_query_finds_what_a_plain_search_finds(store: SessionStore, clock: Clock) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import random
 import sqlite3
 import string
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from service.errors import NotFound
+from service.errors import NotFound, Unavailable
 from service.storage.database.database import Database
 from service.storage.sessions import (
     Answered,
@@ -22,6 +23,7 @@ from service.storage.sessions import (
     NewVote,
     SessionStore,
     StoredAnswer,
+    retention,
 )
 from service.storage.sessions.claims import Done
 from service.storage.sessions.idempotency import KEPT_SECONDS
@@ -83,6 +85,45 @@ async def test_a_sweep_removes_what_expired_and_nothing_else(store: SessionStore
     clock.move(KEPT_SECONDS)
     assert await store.sweep() == 1  # `kept`, by now
     assert await rows(store) == 0
+
+
+async def test_a_sweep_forgets_no_traces(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what goes while a sweep is at work, of what an edit took away, and of a sweep that failed."""
+    compacted, after = list[int](), list[Callable[[], Awaitable[object]]]()
+
+    async def compact(database: Database) -> None:
+        compacted.append(1)
+        if after:
+            await after.pop()()
+
+    async def fail() -> None:
+        raise Unavailable("a reader holds the log", retry_after=5)
+
+    async def swept() -> bool:
+        compacted.clear()
+        await store.sweep()
+        return bool(compacted)
+
+    monkeypatch.setattr(retention, "compact", compact)
+    session, going = await store.create("ann", {"title": "one"}), await store.create("ann")
+    turn = await say(store, "ann", session.id, "hello")
+    assert [await swept() for _ in range(2)] == [True, False], "the first one clears what was before the start"
+    for change in (
+        lambda: store.edit_message("ann", session.id, turn.reply.id, content="changed"),
+        lambda: store.patch("ann", session.id, {"title": "two"}),
+        lambda: store.replace_last_reply("ann", session.id, NewReply("another")),
+        lambda: store.delete_message("ann", session.id, turn.messages[0].id),
+    ):
+        await change()
+        assert [await swept() for _ in range(2)] == [True, False]
+    await store.patch("ann", session.id, {"title": "three"})
+    after.append(lambda: store.delete("ann", going.id))
+    assert [await swept() for _ in range(3)] == [True, True, False]
+    await store.erase_owner("ann")
+    after.append(fail)
+    with pytest.raises(Unavailable):
+        await store.sweep()
+    assert [await swept() for _ in range(2)] == [True, False]
 
 
 async def test_room_is_counted_without_what_expired(database_url: str, clock: Clock) -> None:

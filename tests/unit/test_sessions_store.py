@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict, InvalidRequest, QuotaExceeded, Stale, UnsupportedField
-from service.storage.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
+from service.storage.sessions import (
+    Answered,
+    Limits,
+    NewMessage,
+    NewReply,
+    NewTurn,
+    PromptPart,
+    SessionStore,
+    StoredMessage,
+)
 from tests.sessions import Clock, a_turn, contents, receipt, say
 
 
@@ -219,6 +228,29 @@ async def test_an_export_of_before_is_imported_with_its_receipts(store: SessionS
     assert context_of(new[3]) == {**context, **named, "cut": cut, "counts": counts}
 
 
+async def test_a_receipt_whose_cut_is_past_the_end_is_imported(store: SessionStore) -> None:
+    imported = await store.import_lines("ann", [HEAD.replace(b"1", b"2"), ANSWER % 2**70])
+    [answer] = (await store.messages("ann", imported.id)).data
+    assert context_of(answer) == {}
+
+
+async def test_a_pin_that_is_no_id_pins_nothing(store: SessionStore) -> None:
+    session = await store.create("ann")
+    turns = [await say(store, "ann", session.id, f"turn {n}") for n in range(3)]
+    pins = ("m_\x00", "m_\ud800", "핀", turns[0].messages[0].id)
+    history = await store.history("ann", session.id, None, lambda _: PromptPart(4, 0, False, pins))
+    assert not history.is_whole
+    assert [said.content for said in history.messages] == ["turn 0", "네", "turn 2", "네"]
+
+
+async def test_an_edit_returns_the_session_of_its_own_write(store: SessionStore) -> None:
+    session = await store.create("ann")
+    turn = await say(store, "ann", session.id, "hello")
+    after, message = await store.edit_message("ann", session.id, turn.reply.id, content="changed")
+    assert (after.revision, message.content) == (turn.session.revision + 1, "changed")
+    assert after == await store.get("ann", session.id)
+
+
 async def test_a_receipt_does_not_grow_with_its_chat(store: SessionStore) -> None:
     session = await store.create("ann")
     sizes = []
@@ -238,6 +270,8 @@ def context_of(message: StoredMessage) -> Mapping[str, Any]:
 
 HEAD = b'{"type":"session","format":1}'
 MESSAGE = b'{"type":"message","id":"m_1","role":"user","content":"hi","created_at":"2026-01-01T00:00:00Z"}'
+CUT = b'"kept":[],"recalled":[],"summarised_before":0,"first":0,"counts":{"kept":0,"dropped":0,"summarised":0},"cut":%d'
+ANSWER = MESSAGE.replace(b"user", b"assistant")[:-1] + b',"context":{"positions":{' + CUT + b"}}}"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +286,11 @@ MESSAGE = b'{"type":"message","id":"m_1","role":"user","content":"hi","created_a
         ([HEAD, MESSAGE.replace(b"hi", b"\\u0000")], "content"),
         ([HEAD, MESSAGE.replace(b"hi", b"x" * 101)], "content"),
         ([HEAD, MESSAGE.replace(b"Z", b"")], "time zone"),
+        ([HEAD, MESSAGE.replace(b"2026-01-01T00:00:00Z", b"0001-01-01T00:00:00+14:00")], "Line 2: `created_at`"),
+        ([HEAD, MESSAGE.replace(b"2026-01-01T00:00:00Z", b"9999-12-31T23:59:59-14:00")], "Line 2: `created_at`"),
         ([HEAD, MESSAGE[:-1] + b',"model":"demo"}'], "receipt"),
+        ([HEAD, ANSWER % -1], "Line 2: `context.positions.cut`"),
+        ([HEAD, ANSWER % -(2**70)], "Line 2: `context.positions.cut`"),
         ([HEAD, MESSAGE, MESSAGE], "same `id`"),
         ([HEAD.replace(b"1", b"3")], "Line 1"),
         ([HEAD[:-1] + b',"metadata":' + b'{"a":' * 30 + b"1" + b"}" * 30 + b"}"], "metadata"),

@@ -3,13 +3,22 @@ with what."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, Stale, StorageFull
+from service.storage.files.contents import Draft
+from service.storage.files.files import Files
 from service.storage.sessions import BatchFacts, Limits, NewReply, Passage, SessionStore, StoredBatch
-from service.storage.sessions.batches import LEASE_SECONDS
+from service.storage.sessions.batches import _LOOKED_AT, LEASE_SECONDS
 from service.text.passages import LONGEST, passages_of
 from tests.sessions import KINDS, Clock, new_database, say
 
@@ -85,6 +94,74 @@ async def test_files_and_batches_are_their_owner_s(store: SessionStore) -> None:
         await store.files.delete("ann", "file-1")
     await store.erase_owner("ann")
     assert await store.files.present() == ({}, 0) and await store.batches.present() == {}
+
+
+async def test_a_file_that_an_open_batch_reads_is_kept_past_its_time(store: SessionStore, clock: Clock) -> None:
+    """Nobody else reads it then."""
+    await store.files.add("ann", "file-1", purpose="batch", filename="in", size=5, seconds=60)
+    await store.files.add("ann", "file-2", purpose="batch", filename="in", size=5, seconds=60)
+    batch = await store.batches.create("ann", "file-1", FACTS)
+    clock.move(61)
+    await store.files.remove_expired()
+    assert set((await store.files.present())[0]) == {"file-1"}
+    for refused in (store.files.get("ann", "file-1"), store.batches.create("ann", "file-1", FACTS)):
+        with pytest.raises(NotFound):
+            await refused
+    assert (await store.files.get("ann", "file-1", batch.created_at)).id == "file-1"
+    claim = await store.batches.claim("one", anything)
+    assert claim is not None
+    await store.batches.advance(claim, "completed")
+    await store.files.remove_expired()
+    assert (await store.files.present())[0] == {}
+
+
+async def test_a_worker_finds_its_batch_behind_many_of_others(store: SessionStore) -> None:
+    for n in range(2 * _LOOKED_AT + 1):
+        batch = await a_batch(store, file=f"file-{n}")
+    claim = await store.batches.claim("one", lambda found: found.id == batch.id)
+    assert claim is not None and claim.batch.id == batch.id
+    assert await store.batches.claim("two", lambda found: False) is None
+
+
+def a_full_disk(draft: Draft, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("manner", ["refused", "failed", "cancelled", "kept"])
+async def test_no_upload_leaves_its_bytes_counted(
+    store: SessionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manner: str
+) -> None:
+    async def found() -> SessionStore:
+        return store
+
+    async def upload() -> None:
+        async with files.receiving(0) as receiving:
+            await receiving.write(b"x" * 1000)
+            if manner != "kept":
+                await receiving.write(b"x" * 1000)
+            await receiving.keep("ann", "in", "batch", 60)
+
+    begun, may_end, real = threading.Event(), threading.Event(), Draft.write
+
+    def slow(draft: Draft, data: bytes) -> None:
+        begun.set()
+        assert may_end.wait(20)
+        real(draft, data)
+
+    files = Files(
+        tmp_path / "files", found, 10**6, 5000 if manner == "kept" else 1500 if manner == "refused" else 10**6
+    )
+    if manner in ("failed", "cancelled"):
+        monkeypatch.setattr(Draft, "write", a_full_disk if manner == "failed" else slow)
+    uploading = asyncio.create_task(upload())
+    if manner == "cancelled":
+        await asyncio.to_thread(begun.wait, 20)
+        uploading.cancel()
+    with suppress(StorageFull, OSError, asyncio.CancelledError):
+        await uploading
+    may_end.set()
+    assert files.arriving == 0
+    assert len((await store.files.present())[0]) == (manner == "kept")
 
 
 async def test_pages_in_both_orders_and_the_limits(store: SessionStore, clock: Clock) -> None:

@@ -118,7 +118,7 @@ async def patch_message(
 ) -> Response:
     """Edits or pins one message. The other messages, and its receipt, stay as they are."""
     store = await _store(service)
-    changed = await store.edit_message(
+    session, changed = await store.edit_message(
         owner,
         session_id,
         message_id,
@@ -126,7 +126,7 @@ async def patch_message(
         pinned=body.pinned,
         expected_revision=revision_of(if_match),
     )
-    return json_response(_message(changed), headers=_tag(await store.get(owner, session_id)))
+    return json_response(_message(changed), headers=_tag(session))
 
 
 @router.delete("/{session_id}/messages/{message_id}", response_model=SessionShown)

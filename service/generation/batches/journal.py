@@ -48,33 +48,40 @@ class Journal:
         """Opens the journal, or makes it. Raises JournalInUse."""
         make_directory(path.parent)
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise JournalInUse from None
         self._places: dict[int, _Place] = {}
-        self._end = self._read()
-        self._file.truncate(self._end)
-        os.fsync(self._file.fileno())
-        sync(path.parent)
+        self._counts = {True: 0, False: 0}
+        try:
+            self._lock()
+            self._end = self._read()
+            self._file.truncate(self._end)
+            os.fsync(self._file.fileno())
+            sync(path.parent)
+        except BaseException:
+            self._file.close()
+            raise
 
     def __contains__(self, number: int) -> bool:
         return number in self._places
 
     def count(self, *, succeeded: bool) -> int:
-        return sum(place.succeeded is succeeded for place in self._places.values())
+        """Returns how many lines have succeeded, or failed. Any thread may call it."""
+        return self._counts[succeeded]
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Keeps the entries, durably when it returns."""
+        """Keeps the entries, durably when it returns; none of them counts before. After a failure the journal takes no
+        more: open it anew."""
+        places, end = list[tuple[int, _Place]](), self._end
         for entry in entries:
             head = b"%d %d " % (entry.number, entry.succeeded)
             self._file.write(b"%08x %s%s" % (zlib.crc32(head + entry.output), head, entry.output))
-            start = self._end + _CRC_DIGITS + 1 + len(head)
-            self._places.setdefault(entry.number, _Place(start, len(entry.output), entry.succeeded))
-            self._end = start + len(entry.output)
+            start = end + _CRC_DIGITS + 1 + len(head)
+            places.append((entry.number, _Place(start, len(entry.output), entry.succeeded)))
+            end = start + len(entry.output)
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._end = end
+        for number, place in places:
+            self._take(number, place)
 
     def outputs(self, *, succeeded: bool) -> Iterator[tuple[int, bytes]]:
         """Yields number and output of the lines that succeeded, or of those that did not, in their order."""
@@ -85,6 +92,12 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalInUse from None
+
     def _read(self) -> int:
         """Takes in the whole records. Returns where they end."""
         self._file.seek(0)
@@ -93,9 +106,14 @@ class Journal:
             place = _place(record, end)
             if place is None:
                 break
-            self._places.setdefault(place[0], place[1])
+            self._take(*place)
             end += len(record)
         return end
+
+    def _take(self, number: int, place: _Place) -> None:
+        if number not in self._places:
+            self._places[number] = place
+            self._counts[place.succeeded] += 1
 
 
 def _place(record: bytes, at: int) -> tuple[int, _Place] | None:

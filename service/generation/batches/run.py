@@ -35,6 +35,7 @@ UNANSWERED: Final = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "This request was not executed, because the batch was cancelled.",
 }
+NO_INPUT: Final = Wrong("input_file_missing", "The content of the input file is not there any more")
 log = structlog.get_logger(__name__)
 Encode = Callable[[object], bytes]
 """Writes a value as one line of JSON."""
@@ -75,7 +76,7 @@ class Means:
     encode: Encode
     wait_seconds: Callable[[int], float]
     now: Callable[[], datetime]
-    is_stopping: Callable[[], bool]
+    rests: Callable[[], bool]
     observe: Callable[[str], None]
     most_line_bytes: int
 
@@ -89,8 +90,10 @@ class BatchRun:
         self._journal = journal
         self._means = means
         self._path: Path = means.files.contents.path(claim.batch.input_file_id)
+        self._has_input = True
         self._pending: list[Entry] = []
         self._writing = asyncio.Lock()
+        self._appending: asyncio.Task[None] | None = None
         self._stopped = False
 
     @property
@@ -102,14 +105,15 @@ class BatchRun:
         self._stopped = True
 
     async def work(self) -> None:
-        """Does what is left of the batch; returns early where the server stops or the claim is lost. Raises Conflict
-        where the claim is lost, NotFound where the batch is gone."""
-        if not await self._means.files.has(self.batch.owner, self.batch.input_file_id):
-            await self._fail([Wrong("input_file_missing", "The content of the input file is not there any more")])
+        """Does what is left of the batch; returns early where the server stops or the claim is lost. Without the input
+        file the batch ends with the answers that it has. Raises Conflict where the claim is lost, NotFound where the
+        batch is gone."""
+        batch = self.batch
+        self._has_input = await self._means.files.has(batch.owner, batch.input_file_id, batch.created_at)
         if self.batch.status == "validating":
-            await self._validate()
+            await (self._validate() if self._has_input else self._fail([NO_INPUT]))
         if self.batch.status == "in_progress":
-            await self._answer_all()
+            await (self._answer_all() if self._has_input else self._advance("finalizing"))
         if self.batch.status in ("finalizing", "cancelling"):
             await self._finish()
 
@@ -126,7 +130,11 @@ class BatchRun:
             await self._advance("in_progress", total=total)
 
     async def _fail(self, wrong: list[Wrong]) -> None:
-        await self._advance("failed", errors=[each.shown() for each in wrong])
+        """Ends the batch: as failed, or as cancelled where its owner cancels it."""
+        errors = [each.shown() for each in wrong]
+        await self._advance("failed", errors=errors)
+        if self.batch.status == "cancelling":
+            await self._advance("cancelled", errors=errors)
 
     async def _answer_all(self) -> None:
         """Answers lines while there are some and there is time, then goes on to `finalizing`."""
@@ -147,9 +155,8 @@ class BatchRun:
                 running = await self._after(wait, running)
         finally:
             await cancelled(running)
-            async with self._writing:  # a thread may still write
-                pass
-        if not (self._stopped or self._means.is_stopping()) and self.batch.status == "in_progress":
+            await self._appended()
+        if not (self._stopped or self._means.rests()) and self.batch.status == "in_progress":
             await self._advance("finalizing")
 
     async def _after(self, seconds: float, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
@@ -164,7 +171,7 @@ class BatchRun:
 
     def _must_end(self) -> bool:
         late = self._means.now() >= self.batch.expires_at
-        return late or self._stopped or self._means.is_stopping() or self.batch.status != "in_progress"
+        return late or self._stopped or self._means.rests() or self.batch.status != "in_progress"
 
     def _unanswered(self) -> Iterator[tuple[int, Line]]:
         for number, raw in numbered(self._path, self._means.most_line_bytes):
@@ -183,10 +190,18 @@ class BatchRun:
         succeeded = 200 <= reply.status < 300
         self._pending.append(Entry(number, succeeded, self._means.encode(self._output(number, line, reply))))
         async with self._writing:  # one write for all that ended during the one before
+            await self._appended()
             if self._pending:
                 taken, self._pending = self._pending, []
-                await asyncio.shield(asyncio.to_thread(self._journal.append, taken))
+                self._appending = asyncio.create_task(asyncio.to_thread(self._journal.append, taken))
+                await self._appended()
         self._means.observe("completed" if succeeded else "failed")
+
+    async def _appended(self) -> None:
+        """Waits for the thread that writes to the journal: it goes on when its line is cancelled, and one thread at a
+        time uses a journal. Raises what the thread has raised."""
+        if self._appending is not None:
+            await asyncio.shield(self._appending)
 
     def _output(self, number: int, line: Line, reply: LineReply) -> dict[str, Any]:
         response = {"status_code": reply.status, "request_id": reply.request_id, "body": msgspec.Raw(reply.body)}
@@ -197,15 +212,17 @@ class BatchRun:
 
     async def _finish(self) -> None:
         """Writes the output files, and ends the batch. Their ids come from the batch's, so that a second try makes no
-        other files."""
+        other files. A batch that lacks answers and its input file has failed: nothing names the lines that are left."""
         has_all = sum(self.counts) == self.batch.facts.total
-        status = "cancelled" if self.batch.status == "cancelling" else "completed" if has_all else "expired"
+        left = "expired" if self._has_input else "failed"
+        status = "cancelled" if self.batch.status == "cancelling" else "completed" if has_all else left
         code = "batch_cancelled" if status == "cancelled" else "batch_expired"
         output = await self._file("output", lambda: (text for _, text in self._journal.outputs(succeeded=True)))
         errors = await self._file("error", lambda: self._errors(code))
         completed, failed = self.counts
         changes: dict[str, Any] = {"completed": completed, "failed": failed}
         changes |= {"output_file_id": output.id if output else None, "error_file_id": errors.id if errors else None}
+        changes["errors"] = [] if has_all or self._has_input else [NO_INPUT.shown()]
         files = [file for file in (output, errors) if file is not None]
         try:
             self.batch = await self._means.store.batches.end(self._claim, status, files, **changes)
@@ -218,7 +235,7 @@ class BatchRun:
     def _errors(self, code: str) -> Iterator[bytes]:
         """Yields the lines of the error file: failed requests, then those that were not executed."""
         yield from (text for _, text in self._journal.outputs(succeeded=False))
-        if self.batch.facts.total:
+        if self._has_input and sum(self.counts) < self.batch.facts.total:
             for number, line in self._unanswered():
                 error = {"code": code, "message": UNANSWERED[code]}
                 fields = {"id": self._id(number), "custom_id": line.custom_id, "response": None, "error": error}

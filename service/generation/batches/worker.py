@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from models.errors import RepositoryError
@@ -40,10 +41,11 @@ LOST_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the worker sees of the server. `observe` counts a line by its result, `tell` gets the batches by status."""
+    """What the worker sees of the server. While `rests` says yes, no batch is claimed and no line begins. `observe`
+    counts a line by its result, `tell` gets the batches by status."""
 
     load: Callable[[], Load]
-    is_stopping: Callable[[], bool]
+    rests: Callable[[], bool]
     observe: Callable[[str], None] = lambda result: None
     tell: Callable[[Mapping[str, int]], None] = lambda counts: None
 
@@ -79,6 +81,8 @@ class BatchWorker:
         self._limits = limits
         self._woken = asyncio.Event()
         self._defects = Counter[str]()
+        self._set_aside = set[str]()
+        """Batches on which the disk has failed: each other one gets its turn before them."""
         self._client_at = self._begun_at = float("-inf")
 
     def start(self, tasks: BackgroundTasks) -> None:
@@ -90,18 +94,13 @@ class BatchWorker:
 
     async def _pass(self) -> None:
         """Works on one batch, or waits for one."""
-        if self._server.is_stopping():
+        if self._server.rests():
             await asyncio.sleep(IDLE_SECONDS)
             return
         self._woken.clear()
         store = await self._store()
         await self._sweep(store)
-        brought = await self._files.brought()
-
-        def is_ours(batch: StoredBatch) -> bool:
-            return self._is_ours(batch, batch.input_file_id in brought, store.now())
-
-        claim = await store.batches.claim(secrets.token_urlsafe(16), is_ours)
+        claim = await self._claim(store)
         self._server.tell(await store.batches.present())
         if claim is None:
             try:
@@ -111,6 +110,19 @@ class BatchWorker:
                 return
         else:
             await self._work_on(store, claim)
+
+    async def _claim(self, store: SessionStore) -> BatchClaim | None:
+        """Claims the oldest batch that is ours; one that is set aside where there is no other."""
+        brought, token = await self._files.brought(), secrets.token_urlsafe(16)
+
+        def is_ours(batch: StoredBatch) -> bool:
+            return self._is_ours(batch, batch.input_file_id in brought, store.now())
+
+        claim = await store.batches.claim(token, lambda batch: batch.id not in self._set_aside and is_ours(batch))
+        if claim is None and self._set_aside:
+            self._set_aside.clear()
+            claim = await store.batches.claim(token, is_ours)
+        return claim
 
     def _is_ours(self, batch: StoredBatch, can_bring: bool, now: datetime) -> bool:
         """Returns whether this instance may work on the batch: where it alone has the file, where nobody has begun, and
@@ -123,13 +135,23 @@ class BatchWorker:
         return not is_begun or batch.lease_until + TAKE_OVER <= now
 
     async def _work_on(self, store: SessionStore, claim: BatchClaim) -> None:
+        """Works on a claimed batch, and gives the claim up. A batch on which the disk fails is set aside until another
+        one was worked on."""
         path = self._journals.path(f"{claim.batch.id}{_JOURNAL}")
         try:
             journal = await asyncio.to_thread(Journal, path)
+            await self._work_with(journal, path, store, claim)
+            self._set_aside.clear()
         except JournalInUse:  # another process of this machine, whose claim has run out, still works
-            await store.batches.release(claim)
+            self._set_aside.add(claim.batch.id)
             await asyncio.sleep(IDLE_SECONDS)
-            return
+        except OSError:
+            self._set_aside.add(claim.batch.id)
+            raise
+        finally:
+            await store.batches.release(claim)
+
+    async def _work_with(self, journal: Journal, path: Path, store: SessionStore, claim: BatchClaim) -> None:
         run = BatchRun(claim, journal, self._means(store))
         working = asyncio.create_task(run.work())
         renewing = asyncio.create_task(self._renew(store, claim, run))
@@ -148,10 +170,7 @@ class BatchWorker:
             raise
         finally:
             await cancelled((working, renewing))
-            try:
-                await asyncio.to_thread(journal.close)
-            finally:
-                await store.batches.release(claim)
+            await asyncio.to_thread(journal.close)
         if run.batch.status not in OPEN:
             await asyncio.to_thread(path.unlink, missing_ok=True)
             self._server.tell(await store.batches.present())
@@ -200,7 +219,7 @@ class BatchWorker:
             self._encode,
             self._wait_seconds,
             store.now,
-            server.is_stopping,
+            server.rests,
             server.observe,
             self._limits.line_bytes,
         )

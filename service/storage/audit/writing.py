@@ -7,9 +7,10 @@ Each row that is written is also a line of the log, with its hash: an anchor tha
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
@@ -28,6 +29,8 @@ MOST_WAITING: Final = 10_000
 SIGN_IN: Final = "sign-in"
 PUBLISHING: Final = ("import", "quantize")
 log = structlog.get_logger("dosirak.audit")
+anchors = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
+"""The log at every level: an anchor that `DOSIRAK_LOG_LEVEL` leaves out would anchor nothing."""
 
 
 class Refusal(NamedTuple):
@@ -55,12 +58,13 @@ class Audit:
         self._instance = instance
         self._told = told
         self._waiting: list[Entry] = []
+        self._writes = set[asyncio.Task[None]]()
         self._refused: Counter[Refusal] = Counter()
         self._last = 0
 
     async def require(self, entry: Entry) -> None:
         """Writes a row now. Raises what the database raises: then there is no row, and nothing else may happen."""
-        await self._write([entry])
+        await self._finished(self._write([entry]))
 
     async def add(self, entry: Entry) -> None:
         """Writes a row of what has happened; it waits where the database cannot have it now."""
@@ -92,6 +96,7 @@ class Audit:
 
     async def close(self) -> None:
         """Writes what it can; the log has the rest."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
         try:
             await self.flush()
         except Exception as error:
@@ -108,9 +113,19 @@ class Audit:
 
     async def write_waiting(self) -> None:
         some, self._waiting = self._waiting, []
+        if some:
+            await self._finished(self._write_or_keep(some))
+
+    async def _finished(self, write: Coroutine[Any, Any, None]) -> None:
+        """Awaits a write, which goes on to its end when the caller is cancelled: each row is told of, or waits on."""
+        task = asyncio.create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        await asyncio.shield(task)
+
+    async def _write_or_keep(self, some: list[Entry]) -> None:
         try:
-            if some:
-                await self._write(some)
+            await self._write(some)
         except Exception:
             self._waiting = some + self._waiting
             self._told(self._last, len(self._waiting))
@@ -133,7 +148,7 @@ class Audit:
     async def _write(self, entries: list[Entry]) -> None:
         rows = await (await self.trail()).add(entries)
         for row in rows:
-            log.info("audit", **_shown(row))
+            anchors.info("audit", **_shown(row))
         self._last = max(self._last, rows[-1].number)
         self._told(self._last, len(self._waiting))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,12 +40,16 @@ class Receiving:
         self._files = files
         self._draft = draft
         self._room = room
+        self.counted = 0
+        """Bytes of this upload in `Files.arriving`, written or not."""
 
     async def write(self, data: bytes) -> None:
         """Takes the next bytes. Raises TooLarge and StorageFull, before it writes them."""
         self._files.check_size(self._draft.size + len(data))
-        self._files.arriving += len(data)
-        check_room(self._files.total_bytes - self._room + self._files.arriving, self._files.total_bytes)
+        arriving = self._files.arriving + len(data)
+        check_room(self._files.total_bytes - self._room + arriving, self._files.total_bytes)
+        self._files.arriving = arriving
+        self.counted += len(data)
         await asyncio.to_thread(self._draft.write, data)
 
     async def keep(self, owner: str, filename: str, purpose: str, seconds: float) -> StoredFile:
@@ -62,8 +67,10 @@ class Files:
         max_bytes: int,
         total_bytes: int,
         shared: SharedContents | None = None,
+        is_fit: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`shared` are the contents of all instances, None where there is no store that they share."""
+        """`shared` are the contents of all instances, None where there is no store that they share. Nothing expires
+        while `is_fit` says no: by a wrong clock, others' files would."""
         self.contents = Contents(directory)
         self.max_bytes = max_bytes
         self.total_bytes = total_bytes
@@ -71,6 +78,7 @@ class Files:
         """Bytes of uploads that have no row yet."""
         self._store = store
         self._shared = shared
+        self._is_fit = is_fit
 
     def check_size(self, size: int) -> None:
         """Raises TooLarge for a file of more than `max_bytes`."""
@@ -91,10 +99,11 @@ class Files:
         _, present = await (await self._store()).files.present()
         check_room(present + self.arriving + declared, self.total_bytes)
         draft = await asyncio.to_thread(self.contents.draft)
+        receiving = Receiving(self, draft, self.total_bytes - present)
         try:
-            yield Receiving(self, draft, self.total_bytes - present)
+            yield receiving
         finally:
-            self.arriving -= draft.size
+            self.arriving -= receiving.counted
             await asyncio.shield(asyncio.to_thread(draft.discard))
 
     async def keep(self, owner: str, draft: Draft, filename: str, purpose: str, seconds: float) -> StoredFile:
@@ -149,12 +158,13 @@ class Files:
             await self._bring(file)
         return file, self.contents.path(id)
 
-    async def has(self, owner: str, id: str) -> bool:
-        """Returns whether the content is here, or could be brought. Raises StoreUnavailable."""
+    async def has(self, owner: str, id: str, at: datetime) -> bool:
+        """Returns whether the content is here, or could be brought; for a batch that was made at this time, so also
+        where its file has expired since. Raises StoreUnavailable."""
         if await asyncio.to_thread(self.contents.has, id):
             return True
         try:
-            await self._bring(await self.get(owner, id))
+            await self._bring(await (await self._store()).files.get(owner, id, at))
         except (NotFound, Unavailable):
             return False
         return True
@@ -189,7 +199,8 @@ class Files:
     async def expire(self) -> None:
         """Waits, then makes one sweep: the work of a background task."""
         await asyncio.sleep(SWEEP_SECONDS)
-        await self.sweep()
+        if self._is_fit():
+            await self.sweep()
 
     async def sweep(self) -> None:
         """Removes what has expired, and contents without a row."""

@@ -28,6 +28,7 @@ LEASE_SECONDS: Final = 6.0
 WINDOW: Final = timedelta(hours=24)
 CANCELLABLE: Final = ("validating", "in_progress")
 _LOOKED_AT: Final = 64
+"""How many batches are read at once."""
 
 
 class StoredBatches(StoredKind):
@@ -90,14 +91,12 @@ class StoredBatches(StoredKind):
     @uninterrupted
     async def claim(self, token: str, can_work_on: Callable[[StoredBatch], bool]) -> BatchClaim | None:
         """Claims the oldest open batch that nobody works on and for which `can_work_on`; None where there is none."""
-        now = self._owned("").now
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(everyone.free_batches(now).limit(_LOOKED_AT))).all()
-        if not (workable := [batch for batch in map(batch_of, rows) if can_work_on(batch)]):
+        batch = await self._oldest(can_work_on)
+        if batch is None:
             return None
         async with self._database.writing() as connection:
-            mine = self._owned(workable[0].owner)
-            row = await mine.named(connection, "batches", workable[0].id, "batch_id", lock=True)
+            mine = self._owned(batch.owner)
+            row = await mine.named(connection, "batches", batch.id, "batch_id", lock=True)
             if row.status not in OPEN or (row.claim is not None and row.lease_until > mine.now):
                 return None  # another instance was quicker
             its = mine.columns("batches")
@@ -161,6 +160,16 @@ class StoredBatches(StoredKind):
         """Returns how many batches of all owners there are, by status."""
         async with self._database.reading() as connection:
             return await everyone.counts(connection)
+
+    async def _oldest(self, can_work_on: Callable[[StoredBatch], bool]) -> StoredBatch | None:
+        now, after = self._owned("").now, None
+        async with self._database.reading() as connection:
+            while True:
+                rows = (await connection.execute(everyone.free_batches(now, after).limit(_LOOKED_AT))).all()
+                workable = next(filter(can_work_on, map(batch_of, rows)), None)
+                if workable is not None or len(rows) < _LOOKED_AT:
+                    return workable
+                after = rows[-1].created_at, rows[-1].number
 
     async def _held(self, connection: AsyncConnection, claim: BatchClaim) -> tuple[Owned, StoredBatch]:
         mine = self._owned(claim.batch.owner)

@@ -6,7 +6,7 @@ session's row first, so that writers of one session come one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy import Row, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.context.partition import SYSTEM_POSITION
-from service.errors import Conflict
+from service.errors import Conflict, Stale
 from service.storage.sessions import feedback, search
 from service.storage.sessions.limits import Limits
 from service.storage.sessions.owned import Owned
@@ -25,6 +25,8 @@ from service.storage.sessions.values import Session, SessionFields, StoredMessag
 TITLE_CHARACTERS = 80
 _BATCH = 200
 """How many messages are indexed at once: other requests run in between."""
+_BATCH_CHARACTERS = 256 * 1024
+"""How much text they have: a longer message is indexed alone."""
 
 
 class Change:
@@ -56,8 +58,8 @@ class Change:
         """Adds messages behind all others. Raises QuotaExceeded past the session's limit, Conflict for an id that
         exists."""
         self._limits.check_room(self._now["message_count"], len(messages))
-        for first in range(0, len(messages), _BATCH):
-            await self._add(messages[first : first + _BATCH])
+        for some in _batches(messages):
+            await self._add(some)
         if self._now["title"] is None:
             self._now["title"] = title_of(messages)
 
@@ -151,6 +153,25 @@ class Change:
         taken = self.mine.select("messages", "id").where(its.id.in_(ids)).limit(1)
         if (await self.connection.execute(taken)).first() is not None:
             raise Conflict("This turn is stored already: a message has the id of one of its messages")
+
+
+def check_revision(present: int, expected: int | None) -> None:
+    """Raises Stale where another writer was first."""
+    if expected is not None and present != expected:
+        raise Stale(
+            f"The session is at revision {present}, not {expected}: read it again, then decide", revision=present
+        )
+
+
+def _batches(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:
+    first, characters = 0, 0
+    for at, message in enumerate(messages):
+        characters += len(message.content)
+        if at > first and (at - first == _BATCH or characters > _BATCH_CHARACTERS):
+            yield messages[first:at]
+            first, characters = at, len(message.content)
+    if first < len(messages):
+        yield messages[first:]
 
 
 def text_of(title: str | None, metadata: Mapping[str, object]) -> str:

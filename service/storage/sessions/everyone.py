@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Select, case, delete, func, or_, select
+from sqlalchemy import Select, case, delete, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.storage.database.tables import batches, files
@@ -35,16 +35,19 @@ async def inputs_in_store(connection: AsyncConnection) -> set[str]:
 
 
 async def remove_expired(connection: AsyncConnection, now: datetime) -> None:
-    """Removes the rows of expired files, and of batches that ended long ago."""
-    await connection.execute(delete(files).where(files.c.expires_at <= now))
+    """Removes the rows of expired files that no open batch reads, and of batches that ended long ago."""
+    read = select(batches.c.input_file_id).where(batches.c.status.in_(OPEN))
+    await connection.execute(delete(files).where(files.c.expires_at <= now, files.c.id.not_in(read)))
     ended = batches.c.status.not_in(OPEN), batches.c.created_at <= now - KEPT_BATCHES
     await connection.execute(delete(batches).where(*ended))
 
 
-def free_batches(now: datetime) -> Select[Any]:
-    """Returns the open batches that nobody works on, oldest first."""
+def free_batches(now: datetime, after: tuple[datetime, int] | None = None) -> Select[Any]:
+    """Returns the open batches that nobody works on, oldest first, behind the one with this time and number."""
     free = or_(batches.c.claim.is_(None), batches.c.lease_until <= now)
     statement = select(batches).where(batches.c.status.in_(OPEN), free)
+    if after is not None:
+        statement = statement.where(tuple_(batches.c.created_at, batches.c.number) > after)
     return statement.order_by(batches.c.created_at, batches.c.number)
 
 

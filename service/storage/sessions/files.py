@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row
@@ -13,7 +13,7 @@ from service.storage.database.database import uninterrupted
 from service.storage.sessions import everyone
 from service.storage.sessions.file_values import OPEN, StoredFile
 from service.storage.sessions.limits import check_room
-from service.storage.sessions.owned import StoredKind
+from service.storage.sessions.owned import Owned, StoredKind
 
 
 class StoredFiles(StoredKind):
@@ -47,10 +47,11 @@ class StoredFiles(StoredKind):
         return file
 
     @uninterrupted
-    async def get(self, owner: str, id: str) -> StoredFile:
-        """Returns a file. Raises NotFound."""
+    async def get(self, owner: str, id: str, at: datetime | None = None) -> StoredFile:
+        """Returns a file; with `at` also one that has expired since then. Raises NotFound."""
+        mine = self._owned(owner) if at is None else Owned(owner, at)
         async with self._database.reading() as connection:
-            return file_of(await self._owned(owner).named(connection, "files", id, "file_id"))
+            return file_of(await mine.named(connection, "files", id, "file_id"))
 
     @uninterrupted
     async def all(
@@ -93,7 +94,8 @@ class StoredFiles(StoredKind):
 
     @uninterrupted
     async def remove_expired(self) -> None:
-        """Removes the rows of every owner's expired files, and of batches that ended long ago."""
+        """Removes the rows of every owner's expired files that no open batch reads, and of batches that ended long
+        ago."""
         async with self._database.writing() as connection:
             await everyone.remove_expired(connection, self._owned("").now)
 

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, and_, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.context.partition import NEAREST, SYSTEM, Named, partition_of, wire_form
-from service.storage.sessions.owned import Owned
+from service.storage.sessions.owned import Owned, is_id
 from service.storage.sessions.rows import ASSISTANT, TOOL
 from service.storage.sessions.values import PromptPart, Said, StoredMessage
 
@@ -119,8 +119,8 @@ class Reading:
         """Returns the positions of messages whose turns stay."""
         before = self._mine.select("messages", "position").where(self._in_session, self._its.position < part.since)
         positions = set((await self._connection.execute(before.where(self._its.pinned))).scalars())
-        if part.pins:
-            positions |= set((await self._connection.execute(before.where(self._its.id.in_(part.pins)))).scalars())
+        if pins := list(filter(is_id, part.pins)):
+            positions |= set((await self._connection.execute(before.where(self._its.id.in_(pins)))).scalars())
         if part.opening:
             first = before.order_by(self._its.position).offset(part.systems).limit(1)
             positions |= set((await self._connection.execute(first)).scalars())

@@ -11,9 +11,11 @@ way for every database. So two characters with the same number do no harm.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -79,6 +81,8 @@ def _signed(number: int) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
+Result = TypeVar("Result")
+_SHORT = 4096  # characters whose grams take a millisecond or two
 _SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
 
 
@@ -88,9 +92,9 @@ async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Map
         return
     if connection.dialect.name == "sqlite":
         statement = text(f"INSERT INTO {name}(rowid, grams) VALUES (:number, :grams)")
-        await connection.execute(statement, list(_entries(owner, texts)))
+        await connection.execute(statement, await _beside(texts.values(), partial(_entries, owner, texts)))
     else:
-        rows = [{"number": number, "grams": sorted(grams_of(owner, each))} for number, each in texts.items()]
+        rows = await _beside(texts.values(), partial(_arrays, owner, texts))
         await connection.execute(insert(postgresql.tables[name]), rows)
 
 
@@ -100,7 +104,7 @@ async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: 
         return
     if connection.dialect.name == "sqlite":
         statement = text(f"INSERT INTO {name}({name}, rowid, grams) VALUES ('delete', :number, :grams)")
-        await connection.execute(statement, list(_entries(owner, texts)))
+        await connection.execute(statement, await _beside(texts.values(), partial(_entries, owner, texts)))
     else:
         table = postgresql.tables[name]
         await connection.execute(delete(table).where(table.c.number == bindparam("n")), [{"n": n} for n in texts])
@@ -123,7 +127,8 @@ async def search(
         batch = (await connection.execute(newest.offset(looked_at).limit(size))).all()
         numbers = [row.number for row in batch]
         said = mine.select("messages", "session", "content").where(of_message.session.in_(numbers), proposed)
-        heard = {number for number, content in await connection.execute(said) if contains(content, needle)}
+        found = (await connection.execute(said)).all()
+        heard = await _beside((content for _, content in found), partial(_containing, needle, found))
         for row in batch:
             if row.number in heard or any(contains(each, needle) for each in words_of(row.title, row.metadata)):
                 matching.append(row)
@@ -161,9 +166,23 @@ def _matches(
     return number.in_(table.select().with_only_columns(table.c.number).where(table.c.grams.contains(sorted(grams))))
 
 
-def _entries(owner: str, texts: Mapping[int, str]) -> Iterator[dict[str, object]]:
-    for number, each in texts.items():
-        yield {"number": number, "grams": _words(grams_of(owner, each))}
+async def _beside(texts: Iterable[str], make: Callable[[], Result]) -> Result:
+    """Returns what `make` makes of these texts; of long ones in a thread, so that the event loop goes on meanwhile."""
+    if sum(map(len, texts)) <= _SHORT:
+        return make()
+    return await asyncio.to_thread(make)
+
+
+def _entries(owner: str, texts: Mapping[int, str]) -> list[dict[str, object]]:
+    return [{"number": number, "grams": _words(grams_of(owner, each))} for number, each in texts.items()]
+
+
+def _arrays(owner: str, texts: Mapping[int, str]) -> list[dict[str, object]]:
+    return [{"number": number, "grams": sorted(grams_of(owner, each))} for number, each in texts.items()]
+
+
+def _containing(needle: str, found: Iterable[Row[Any]]) -> set[int]:
+    return {row.session for row in found if contains(row.content, needle)}
 
 
 def _words(grams: Iterable[int]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import Conflict, InvalidRequest, Stale
+from service.errors import Conflict, InvalidRequest
 from service.storage.audit.trail import Trail
 from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
@@ -29,14 +29,14 @@ from service.storage.outages import SESSIONS, Outages
 from service.storage.sessions import feedback, retention, transfer
 from service.storage.sessions.answers import StoredAnswers
 from service.storage.sessions.batches import StoredBatches
-from service.storage.sessions.change import Change
+from service.storage.sessions.change import Change, check_revision
 from service.storage.sessions.claims import Done
 from service.storage.sessions.files import StoredFiles
 from service.storage.sessions.history import Reading
 from service.storage.sessions.idempotency import Idempotency
 from service.storage.sessions.knowledge import KnowledgeBase, StoredSummaries
 from service.storage.sessions.limits import Limits, check_distinct, check_limit, check_results, check_text
-from service.storage.sessions.owned import Owned
+from service.storage.sessions.owned import Owned, is_id, no_session
 from service.storage.sessions.rows import (
     ASSISTANT,
     TOOL,
@@ -172,15 +172,14 @@ class SessionStore:
         self, owner: str, session_id: str, fields: SessionFields, expected_revision: int | None = None
     ) -> Session:
         self.limits.check_fields(fields)
-        async with self._change(owner, session_id, expected_revision) as change:
+        async with self._removal(owner, session_id, expected_revision) as change:
             change.set(fields)
             return await change.save()
 
     @uninterrupted
     async def delete(self, owner: str, session_id: str, expected_revision: int | None = None) -> None:
         """Deletes a session for every reader at once; `sweep` clears its traces, `erase` does both."""
-        self._traces = True
-        async with self._change(owner, session_id, expected_revision) as change:
+        async with self._removal(owner, session_id, expected_revision) as change:
             await retention.remove(change.connection, change.row)
 
     @uninterrupted
@@ -255,7 +254,7 @@ class SessionStore:
             mine = self._owned(owner)
             row = await mine.session(connection, session_id)
             session, reading = session_of(row), Reading(connection, mine, row)
-            _check_revision(session.revision, expected_revision)
+            check_revision(session.revision, expected_revision)
             part = None if choose_part is None else choose_part(session)
             partial = None if part is None else await reading.part(part)
             if partial is not None:
@@ -272,25 +271,25 @@ class SessionStore:
         content: str | None = None,
         pinned: bool | None = None,
         expected_revision: int | None = None,
-    ) -> StoredMessage:
-        """Changes this message only; its receipt stays as it was. None leaves a field as it is."""
+    ) -> tuple[Session, StoredMessage]:
+        """Changes this message only; its receipt stays as it was. None leaves a field as it is. Returns the session
+        too, as it is after this write."""
         if content is not None:
             self.limits.check_content(content, "content")
-        async with self._change(owner, session_id, expected_revision) as change:
+        async with self._removal(owner, session_id, expected_revision) as change:
             message = await change.mine.message(change.connection, change.row, message_id)
             await change.edit(message, content, pinned)
-            await change.save()
+            session = await change.save()
             row = await change.mine.message(change.connection, change.row, message_id)
             reading = Reading(change.connection, change.mine, change.row)
-            return (await reading.with_receipts([row], [message_of(row)]))[0]
+            return session, (await reading.with_receipts([row], [message_of(row)]))[0]
 
     @uninterrupted
     async def delete_message(
         self, owner: str, session_id: str, message_id: str, expected_revision: int | None = None
     ) -> Session:
         """Deletes a message, and with a call its results. Raises Conflict for a result alone."""
-        self._traces = True
-        async with self._change(owner, session_id, expected_revision) as change:
+        async with self._removal(owner, session_id, expected_revision) as change:
             message = await change.mine.message(change.connection, change.row, message_id)
             if message.role == TOOL:
                 raise Conflict("This is the result of a call: delete the message with the call, and it goes along")
@@ -304,7 +303,10 @@ class SessionStore:
 
     def turn_lock(self, owner: str, session_id: str) -> AbstractAsyncContextManager[None]:
         """Makes the turns of one session wait for each other: those of this process, and on PostgreSQL those of every
-        instance. Raises Unavailable on entry. Writes do not take this lock: the revision guards them."""
+        instance. Raises NotFound for what is no id of a session, Unavailable on entry. Writes do not take this lock:
+        the revision guards them."""
+        if not is_id(session_id):
+            raise no_session(session_id)
         return self._turns.held(owner, session_id)
 
     async def check_turn(
@@ -353,8 +355,7 @@ class SessionStore:
         done: Done | None = None,
     ) -> Turn:
         """Puts `reply` in place of the last message. Raises Conflict where that is not an assistant's."""
-        self._traces = True
-        async with self._change(owner, session_id, expected_revision) as change:
+        async with self._removal(owner, session_id, expected_revision) as change:
             its = change.mine.columns("messages")
             statement = change.mine.select("messages").where(its.session == change.row.number)
             last = (await change.connection.execute(statement.order_by(its.position.desc()).limit(1))).one_or_none()
@@ -407,8 +408,12 @@ class SessionStore:
         Returns the number of sessions."""
         removed, others = await retention.remove_expired(self._database, self._clock())
         if removed or others or self._traces:
-            await retention.compact(self._database)
-            self._traces = False
+            self._traces = False  # what is removed from here on leaves new ones
+            try:
+                await retention.compact(self._database)
+            except BaseException:
+                self._leave_traces()
+                raise
         return removed
 
     @uninterrupted
@@ -422,6 +427,7 @@ class SessionStore:
     async def erase_owner(self, owner: str) -> int:
         """Erases all that an owner has, as `erase` does. Returns the number of sessions."""
         removed = await retention.remove_owner(self._database, owner)
+        self._leave_traces()  # where the rewriting fails
         await retention.rewrite(self._database)
         return removed
 
@@ -454,8 +460,17 @@ class SessionStore:
         async with self._database.writing() as connection:
             mine = self._owned(owner)
             row = await mine.session(connection, session_id, lock=True)
-            _check_revision(row.revision, expected)
+            check_revision(row.revision, expected)
             yield Change(connection, mine, row, self.limits)
+
+    @asynccontextmanager
+    async def _removal(self, owner: str, session_id: str, expected: int | None) -> AsyncIterator[Change]:
+        """Does as `_change`, for a write that leaves traces of what it removes; also where its commit seems to fail."""
+        try:
+            async with self._change(owner, session_id, expected) as change:
+                yield change
+        finally:
+            self._leave_traces()
 
     async def _finish(self, change: Change, cut: Json | None, done: Done | None) -> Session:
         if cut is not None:
@@ -481,10 +496,3 @@ class SessionStore:
         statement = mine.select("messages").where(its.session == session.number, its.position > after)
         rows = (await connection.execute(statement.order_by(its.position).limit(most))).all()
         return Reading(connection, mine, session), list(rows)
-
-
-def _check_revision(present: int, expected: int | None) -> None:
-    if expected is not None and present != expected:
-        raise Stale(
-            f"The session is at revision {present}, not {expected}: read it again, then decide", revision=present
-        )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from service.context.partition import numbered, renumbered
+from service.context.partition import numbered, partition_of, renumbered
 from service.errors import InvalidRequest
 from service.storage.sessions.limits import Limits, check_answer_id, check_distinct, check_levels, check_text
 from service.storage.sessions.rows import ASSISTANT, TOOL
@@ -163,8 +163,8 @@ def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> St
     check_answer_id(line.answer_id, "answer_id")
     for name in ("context", "usage"):
         check_levels(getattr(line, name), name)
-    if line.created_at.tzinfo is None:
-        raise InvalidRequest(f"Line {number}: `created_at` needs a time zone, as Z", param=f"line {number}")
+    _check_moment(number, line.created_at)
+    _check_cut(number, line.context)
     answered = {name: getattr(line, name) for name in _ANSWERED}
     if line.role != ASSISTANT and any(answered.values()):
         raise InvalidRequest(f"Line {number}: only an assistant's message has a receipt", param=f"line {number}")
@@ -172,6 +172,27 @@ def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> St
     calls = None if line.tool_calls is None else [msgspec.structs.asdict(call) for call in line.tool_calls]
     fields = (line.id, line.role, line.content, line.name, line.pinned, line.created_at, made)
     return StoredMessage(*fields, calls, line.tool_call_id, line.reasoning)
+
+
+def _check_moment(number: int, moment: datetime) -> None:
+    if moment.tzinfo is None:
+        raise InvalidRequest(f"Line {number}: `created_at` needs a time zone, as Z", param=f"line {number}")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest(
+            f"Line {number}: `created_at` must be in the years 1 to 9999 of UTC", param=f"line {number}"
+        ) from None
+
+
+def _check_cut(number: int, context: Json | None) -> None:
+    """Raises InvalidRequest for a receipt whose cut is at no position that a message can have."""
+    partition = None if context is None else partition_of(context)
+    if partition is not None and partition.cut is not None and partition.cut < 0:
+        raise InvalidRequest(
+            f"Line {number}: `context.positions.cut` must be the position of a message, 0 or more",
+            param=f"line {number}",
+        )
 
 
 def _check_arguments(number: int, call: CallLine) -> None:
