@@ -8,8 +8,9 @@ Imports transformers only inside functions, because that is slow and brings torc
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,15 @@ MXFP4: Final = "mxfp4"
 _POSITIVE: Final = frozenset({"rope_theta", "rotary_emb_base", "rope_local_base_freq", "factor"})
 """Keys of numbers that a model divides by or takes the logarithm of; epsilons are found by their endings."""
 _MOST: Final = {
-    "layers": 1_000, "layer": 1_000, "heads": 10_000, "head": 10_000, "experts": 10_000,
+    "layers": 1_000, "layer": 1_000, "types": 1_000, "heads": 10_000, "head": 10_000, "experts": 10_000,
     "positions": 1 << 31, "embeddings": 1 << 31,
 }  # fmt: skip
-"""The largest number of a key by its last word. A model is built of as many parts before its weights are looked at."""
+"""The largest number of a key by its last word. A model is built of as many parts before its weights are looked at.
+The types are GPT-Neo's: `[[["global", "local"], 12]]`."""
+_LAYERS: Final = frozenset({"layers", "layer"})
+_EXPERTS: Final = frozenset({"experts"})
+_MOST_EXPERTS: Final = 100_000
+"""Of all layers. Published mixtures have 25,000, and Switch Transformers with 2,048 experts 49,152."""
 FP8_METHODS: Final = ("fp8", "compressed-tensors", "modelopt")
 _READ: Final = ("awq", "gptq", MXFP4, *FP8_METHODS)
 """The ways of packing whose weights an import makes plain."""
@@ -174,21 +180,44 @@ def _type_of_text(model_type: str) -> str | None:
 
 
 def refuse_unusable(value: object) -> None:
-    """Raises InvalidSource for a number, at any depth, that no model can compute with."""
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        if isinstance(item, float) and math.isnan(item):
-            raise InvalidSource(
-                f"config.json has NaN as {str(key)[:80]!r}; give the number that the model was made with"
-            )
-        is_positive = isinstance(key, str) and (key in _POSITIVE or key.endswith(("_eps", "epsilon")))
-        if is_positive and isinstance(item, int | float) and not 0 < item < math.inf:
-            raise InvalidSource(f"config.json has {item} as {str(key)[:80]!r}, which must be a number above 0")
-        most = _MOST.get(key.rpartition("_")[2], math.inf) if isinstance(key, str) else math.inf
-        if isinstance(item, int) and item > most:
-            raise InvalidSource(
-                f"config.json has {str(item)[:20]} as {str(key)[:80]!r}, and at most {most:,} are accepted"
-            )
-        refuse_unusable(item)
+    """Raises InvalidSource for a number, at any depth, that no model can compute with, and for more experts in all
+    layers than a model is built of."""
+    for key, item in _entries(value):
+        _refuse_number(key, item)
+    layers, experts = (max(_numbers(value, words), default=(0, "")) for words in (_LAYERS, _EXPERTS))
+    if layers[0] * experts[0] > _MOST_EXPERTS:
+        raise InvalidSource(
+            f"config.json has {layers[0]:,} as {layers[1][:80]!r} and {experts[0]:,} as {experts[1][:80]!r}, and at "
+            f"most {_MOST_EXPERTS:,} experts in all layers are accepted: give the numbers that the model was made with"
+        )
+
+
+def _entries(value: object, within: str = "") -> Iterator[tuple[str, object]]:
+    """Yields the items of a configuration at any depth, each with its key; items of a list have the list's."""
+    items = value.items() if isinstance(value, dict) else zip(repeat(within), value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield key, item
+        yield from _entries(item, key)
+
+
+def _last_word(key: str) -> str:
+    return key.rpartition("_")[2]
+
+
+def _numbers(value: object, words: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Yields the whole numbers whose keys end with one of these words, each with its key."""
+    return ((item, key) for key, item in _entries(value) if isinstance(item, int) and _last_word(key) in words)
+
+
+def _refuse_number(key: str, item: object) -> None:
+    if isinstance(item, float) and math.isnan(item):
+        raise InvalidSource(f"config.json has NaN as {key[:80]!r}; give the number that the model was made with")
+    is_positive = key in _POSITIVE or key.endswith(("_eps", "epsilon"))
+    if is_positive and isinstance(item, int | float) and not 0 < item < math.inf:
+        raise InvalidSource(f"config.json has {item} as {key[:80]!r}, which must be a number above 0")
+    most = _MOST.get(_last_word(key), math.inf)
+    if isinstance(item, int) and item > most:
+        raise InvalidSource(f"config.json has {str(item)[:20]} as {key[:80]!r}, and at most {most:,} are accepted")
 
 
 def _native_architectures(model_type: str) -> set[str]:

@@ -1,15 +1,20 @@
 """A GGUF file's vocabulary becomes the tokenizer's files. transformers builds it; what it leaves out is written here.
 
-A file has the tokens, their kinds and merges, and of the way in which text is split a name only.
+A file has the tokens, their kinds and merges, and of the way in which text is split a name only. A file without merges
+has them by its tokens, and long tokens have many; so a limited child builds the tokenizer (`limited`).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from models.checkpoint import limited
+from models.checkpoint.tokenizer_files import MOST_BYTES
 from models.errors import InvalidSource
 from models.imports.gguf_splits import DEFAULT, SPLITS
 
@@ -43,6 +48,9 @@ _NORMAL: Final = 1
 _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 _SPACE: Final = "\u2581"
+_WAY_OUT: Final = "import the safetensors checkpoint that the file was made of"
+_LIMITS: Final = limited.Limits(seconds=60, bytes=4 << 30, written=MOST_BYTES)
+"""Of the child; for a vocabulary of 262,144 tokens it takes 6 s and 600 MB."""
 _STOP_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -61,16 +69,42 @@ def stops(values: Mapping[str, Any], architecture: str, tokens: Sequence[tuple[s
 def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     """Writes the tokenizer of the file `path` into the directory `target`. Returns the tokens' texts by id, each with
     whether it is a control token. Raises InvalidSource for a byte-level tokenizer whose way of splitting text is not
-    known."""
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-        GGUF_PRE_TOKENIZER_SPLITS,
-        convert_gguf_tokenizer,
-        get_gguf_tokenizer,
-    )
+    known, and for one that a limited child cannot make."""
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import get_gguf_tokenizer
 
     architecture, vocabulary, options = get_gguf_tokenizer(str(path))
+    kinds = vocabulary.get("token_type") or [_NORMAL] * len(vocabulary["tokens"])
+    tokens = [(text, kind == _CONTROL) for text, kind in zip(vocabulary["tokens"], kinds, strict=True)]
+    subject = f"The tokenizer of {path.name}"
+    with TemporaryDirectory() as directory:
+        given = Path(directory, "vocabulary.json")
+        given.write_text(json.dumps([architecture, vocabulary, options], ensure_ascii=False), encoding="utf-8")
+        words = (str(given), str(target), subject)
+        limited.run("models.imports.gguf_tokenizer", *words, subject=subject, way_out=_WAY_OUT, limits=_LIMITS)
+    return tokens
+
+
+def main(given: str, target: str, subject: str) -> str:
+    """The child. Writes the tokenizer of the vocabulary in the file `given` into the directory `target`. Returns the
+    sentence about why that cannot be done, or ""."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # needed for no tokenizer, and half of the time
+    architecture, vocabulary, options = json.loads(Path(given).read_text(encoding="utf-8"))
+    try:
+        _write(architecture, vocabulary, options, Path(target))
+    except InvalidSource as error:
+        return str(error)
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers and tokenizers raise anything here
+        return f"{subject} cannot be read ({type(error).__name__}: {str(error)[:200]}); {_WAY_OUT}"
+    return ""
+
+
+def _write(architecture: str, vocabulary: dict[str, Any], options: dict[str, Any], target: Path) -> None:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, convert_gguf_tokenizer
+
     is_gemma = architecture.startswith("gemma") and vocabulary.get("tokenizer_type") == "llama"
     if is_gemma:
         vocabulary = _spelled(vocabulary)
@@ -93,8 +127,6 @@ def write_tokenizer(path: Path, target: Path) -> list[tuple[str, bool]]:
     backend = Tokenizer.from_str(json.dumps(whole))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(target)
-    kinds = vocabulary.get("token_type") or [_NORMAL] * len(vocabulary["tokens"])
-    return [(text, kind == _CONTROL) for text, kind in zip(vocabulary["tokens"], kinds, strict=True)]
 
 
 def _pre_tokenizer(expressions: Sequence[str]) -> dict[str, Any]:

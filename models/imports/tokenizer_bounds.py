@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ MOST_TOKEN: Final = 4096
 _MOST_OF_MODEL: Final = {"continuing_subword_prefix": 64, "end_of_word_suffix": 64, "max_input_chars_per_word": 1_000}
 _PARTS: Final = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
 """Each part, and what the steps of a sequence are called there."""
+_CONSUMING: Final = re.compile(
+    r"(?:(?:[^\\^$.|?*+()\[\]{}]|\\[dDsSwWnrt]|\[\^?(?:[^\\^\[\]]|\\[dDsSwWnrt])+\])(?:\+|\{[1-9]\d*,?\})?)+"
+)
+"""Expressions of which every match has a character: each of their items is a character or a class, such as ` {2,}`."""
 
 
 def refuse(tokenizer: Mapping[str, Any]) -> None:
@@ -46,9 +51,24 @@ def refuse(tokenizer: Mapping[str, Any]) -> None:
 
 def patterns(tokenizer: Mapping[str, Any]) -> list[str]:
     """Returns the regular expressions."""
-    steps = (step for part, name in _PARTS.items() for step in _steps(tokenizer.get(part), name))
-    named = (step.get("pattern") for step in steps)
-    return [each["Regex"] for each in named if isinstance(each, dict) and isinstance(each.get("Regex"), str)]
+    named = (_pattern(step) for step in _all_steps(tokenizer))
+    return [regex for _, regex in named if isinstance(regex, str)]
+
+
+def texts(tokenizer: Mapping[str, Any]) -> list[str]:
+    """Returns the texts that steps look for, and those that steps put."""
+    named = (text for step in _all_steps(tokenizer) for text in (_pattern(step)[0], step.get("content")))
+    return [text for text in named if isinstance(text, str) and text]
+
+
+def _all_steps(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return (step for part, name in _PARTS.items() for step in _steps(tokenizer.get(part), name))
+
+
+def _pattern(step: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns what a step looks for: a text, a regular expression, or None for both."""
+    pattern = step.get("pattern")
+    return (pattern.get("String"), pattern.get("Regex")) if isinstance(pattern, dict) else (None, None)
 
 
 def _steps(part: Any, name: str) -> Iterator[Mapping[str, Any]]:
@@ -69,25 +89,30 @@ def _growth(step: Mapping[str, Any]) -> float:
         case "Prepend":
             return 1 + len(step.get("prepend") or "")
         case "Precompiled":
-            return _longest_of(str(step.get("precompiled_charsmap") or ""))
+            return max(1, _longest_of(str(step.get("precompiled_charsmap") or "")))
         case _:
             return _replaced(step)
 
 
 def _replaced(step: Mapping[str, Any]) -> float:
-    pattern, content = step.get("pattern"), step.get("content")
+    """Returns the growth by a step that puts a text for each match. A match without a character may stand before every
+    character, which stays."""
+    text, regex = _pattern(step)
+    content = step.get("content")
     if step.get("type") != "Replace" or not isinstance(content, str):
         return 1
-    shortest = len(pattern.get("String") or "") if isinstance(pattern, dict) else 1
-    return max(1, len(content) / max(1, shortest))
+    if isinstance(text, str) and text:
+        return max(1, len(content) / len(text))
+    is_consuming = isinstance(regex, str) and _CONSUMING.fullmatch(regex) is not None
+    return max(1, len(content)) if is_consuming else 1 + len(content)
 
 
 def _longest_of(charsmap: str) -> int:
-    """Returns the bytes of the longest text that sentencepiece's map puts for a character: behind a tree, whose length
-    in bytes stands before it, the texts end with NUL."""
+    """Returns the characters of the longest text that sentencepiece's map puts for a character: behind a tree, whose
+    length in bytes stands before it, the texts end with NUL."""
     data = base64.b64decode(charsmap)
-    texts = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
-    return max(map(len, texts), default=1)
+    found = data[4 + int.from_bytes(data[:4], "little") :].decode(errors="replace").split("\0")
+    return max(map(len, found))
 
 
 def _tokens(tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:

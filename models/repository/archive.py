@@ -15,18 +15,20 @@ from typing import Never, Self
 
 from models.errors import Conflict, InvalidSource
 from models.manifest import Manifest, is_file_name
-from models.repository.disk import staging
+from models.repository.disk import durable, staging
 from models.repository.repository import Repository
 
 REPORT = "report.json"
 _MAX_MEMBERS = 4096
 _MAX_HEADER_BYTES = 64 << 10
 """Of what stands before a file, such as its long name; the library reads it whole."""
+_MOST_RESERVE_BYTES = 1 << 30
+"""What an archive leaves of a disk, or a tenth of the disk where that is less: others write there meanwhile."""
 
 
 def export(repository: Repository, manifest: Manifest, target: Path) -> int:
-    """Write the version to `target`, which appears whole or not at all; returns its size in bytes. Its files are read
-    and compared with the manifest on the way. Raises Conflict when `target` exists, Corrupt."""
+    """Write the version to `target`, which appears whole or not at all, durably; returns its size in bytes. Its files
+    are read and compared with the manifest on the way. Raises Conflict when `target` exists, Corrupt."""
     if target.exists():
         raise Conflict(f"{target.name} exists; name another file")
     beside = target.with_name(f".{target.name}.part")
@@ -41,7 +43,9 @@ def export(repository: Repository, manifest: Manifest, target: Path) -> int:
                 about = tarfile.TarInfo(REPORT)
                 about.size = len(content)
                 archive.addfile(about, io.BytesIO(content))
+        durable.sync(beside)
         beside.replace(target)
+        durable.sync(target.parent)
     finally:
         beside.unlink(missing_ok=True)
     return target.stat().st_size
@@ -62,7 +66,7 @@ def unpack(path: Path, directory: Path) -> None:
     """Copies the archive's files into `directory`, which is empty. Raises InvalidSource, which names a refused file."""
     try:
         with tarfile.open(path, "r:*", tarinfo=_Member) as archive:
-            for member in _members(archive, path.name, shutil.disk_usage(directory).free):
+            for member in _members(archive, path.name, _room(directory)):
                 _write(archive, member, directory)
     except (tarfile.TarError, EOFError, OSError, RecursionError) as error:
         raise InvalidSource(f"{path.name} is a damaged archive: {type(error).__name__}") from None
@@ -86,6 +90,12 @@ class _Member(tarfile.TarInfo):
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_holes
 
 
+def _room(directory: Path) -> int:
+    """Returns the bytes that an archive's files may take there."""
+    disk = shutil.disk_usage(directory)
+    return disk.free - min(disk.total // 10, _MOST_RESERVE_BYTES)
+
+
 def _members(archive: tarfile.TarFile, name: str, room: int) -> list[tarfile.TarInfo]:
     """The regular files, in order; directories are passed over. Each is looked at before what it holds is passed."""
     members: dict[str, tarfile.TarInfo] = {}
@@ -100,7 +110,7 @@ def _members(archive: tarfile.TarFile, name: str, room: int) -> list[tarfile.Tar
             raise InvalidSource(f"{name} holds {member.name[:80]!r}: only plain files, in one directory, are accepted")
         room -= member.size
         if room < 0:
-            raise InvalidSource(f"{name} holds more than the disk has room for: free some")
+            raise InvalidSource(f"{name} holds more than the disk has room for, beside what stays free: free some")
         if parts[-1] in members:
             raise InvalidSource(f"{name} holds {parts[-1]} twice")
         members[parts[-1]] = member

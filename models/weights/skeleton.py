@@ -4,13 +4,20 @@ transformers' own classes build it on the meta device. So it costs no memory and
 """
 
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -26,6 +33,8 @@ _RELATIVE_POSITIONS = 512
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2}
 _SCALE_BYTES = 4
 _TABLES_BYTES = 4 << 30
+_MOST_PARTS = 500_000
+"""The most modules and parameters of a model: Switch Transformers with 2,048 experts have 346,000."""
 _IDENTITY = {"model_type", "architectures"}
 _OLD_FREQUENCIES = r"rotary_emb\.inv_freq$"
 
@@ -134,11 +143,32 @@ def build(directory: Path) -> Skeleton:
     when it cannot be built."""
     content = read_json(directory / "config.json")
     try:
-        return _built(content)
+        with _parts_bounded():
+            return _built(content)
     except InvalidSource:
         raise
     except Exception as error:  # transformers raises anything for a configuration it cannot build
-        raise InvalidSource(_at_fault(content, error)) from error
+        with _parts_bounded():
+            raise InvalidSource(_at_fault(content, error)) from error
+
+
+@contextmanager
+def _parts_bounded() -> Iterator[None]:
+    """Raises InvalidSource where this thread makes more parts of models than one may have: numbers of a configuration,
+    such as those of layers and heads, multiply."""
+    made, thread = count(1), get_ident()
+
+    def refuse(*_: object) -> None:
+        if get_ident() == thread and next(made) > _MOST_PARTS:
+            raise InvalidSource(
+                f"config.json makes a model of more than {_MOST_PARTS:,} modules and parameters; give the numbers of "
+                "layers, heads, blocks and experts that it was made with"
+            )
+
+    modules = register_module_module_registration_hook(refuse)
+    parameters = register_module_parameter_registration_hook(refuse)
+    with modules, parameters:
+        yield
 
 
 def _built(content: dict[str, object]) -> Skeleton:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from models.errors import Conflict, InvalidSource
 from models.imports.importing import import_source
+from models.repository import archive
 from models.repository.archive import export
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
@@ -45,6 +50,21 @@ def test_an_exported_8_bit_version_comes_back_byte_for_byte(
     elsewhere.verify(back)
     with pytest.raises(InvalidSource, match="exported int8"):
         import_source(elsewhere, str(tmp_path / "tiny.tar"), "other", precision="bf16")
+
+
+def test_an_export_is_on_the_disk_before_it_has_its_name(
+    repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = import_source(repository, str(llama), "tiny")
+    target, real, synced = tmp_path / "tiny.tar", os.fsync, list[tuple[str, bool]]()
+
+    def sync(descriptor: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{descriptor}").readlink()), target.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    export(repository, manifest, target)
+    assert synced[-2:] == [(str(tmp_path / ".tiny.tar.part"), False), (str(tmp_path), True)]
 
 
 def test_bentomls_export_comes_back_too(repository: Repository, llama: Path, tmp_path: Path) -> None:
@@ -119,6 +139,24 @@ def test_odd_archives_are_refused(repository: Repository, tmp_path: Path, member
     with pytest.raises(InvalidSource, match=r"odd\.tar|no source"):
         import_source(repository, str(path), "tiny")
     assert sorted(str(each) for each in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("total", "kept"), [(1 << 40, 1 << 30), (1 << 30, (1 << 30) // 10)])
+def test_an_archive_leaves_a_reserve_of_the_disk(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, kept: int
+) -> None:
+    path, disk = tmp_path / "one.tar", SimpleNamespace(total=total, free=kept + 1000)
+    monkeypatch.setattr(archive, "shutil", SimpleNamespace(copyfileobj=shutil.copyfileobj, disk_usage=lambda _: disk))
+    for size, is_refused in ((1000, False), (1001, True)):
+        (tmp_path / "out").mkdir()
+        with tarfile.open(path, "w") as writing:
+            about = tarfile.TarInfo("config.json")
+            about.size = size
+            writing.addfile(about, io.BytesIO(b" " * size))
+        with pytest.raises(InvalidSource, match="room for") if is_refused else nullcontext():
+            archive.unpack(path, tmp_path / "out")
+        assert len(list((tmp_path / "out").iterdir())) == (not is_refused)
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_a_truncated_archive_is_refused(repository: Repository, llama: Path, tmp_path: Path) -> None:

@@ -147,3 +147,46 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_key(checkpoint: Path, data:
     except InvalidSource as error:
         said = str(error)
         assert key.removesuffix("s") in said or "has the shape" in said or "The weights" in said, said
+
+
+HOSTILE: Final[dict[str, dict[str, Any]]] = {
+    "layers and heads": {
+        "model_type": "stablelm",
+        "architectures": ["StableLmForCausalLM"],
+        "qk_layernorm": True,
+        "num_hidden_layers": 100,
+        "num_attention_heads": 32,
+    },
+    "blocks": {"model_type": "xlstm", "architectures": ["xLSTMForCausalLM"], "num_blocks": 1_000_000},
+    "projections": {
+        "model_type": "gemma3n_text",
+        "architectures": ["Gemma3nForCausalLM"],
+        "altup_num_inputs": 1_000_000,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_model_of_too_many_parts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(skeleton, "_MOST_PARTS", 5_000)
+    (tmp_path / "config.json").write_text(json.dumps(HOSTILE[kind]))
+    with pytest.raises(InvalidSource, match="a model of more than 5,000 modules and parameters"):
+        skeleton.build(tmp_path)
+
+
+def test_a_number_within_a_list_is_bounded_by_its_key() -> None:
+    told: dict[str, object] = {"attention_types": [[["global", "local"], 12]], "num_layers": 24}
+    config_policy.refuse_unusable(told)
+    with pytest.raises(InvalidSource, match="1000000000 as 'attention_types', and at most 1,000"):
+        config_policy.refuse_unusable(told | {"attention_types": [[["global"], 10**9]]})
+
+
+@pytest.mark.parametrize(("layers", "experts"), [(61, 384), (94, 128), (48, 2_048)])
+def test_the_experts_of_published_mixtures_are_accepted(layers: int, experts: int) -> None:
+    config_policy.refuse_unusable({"num_hidden_layers": layers, "ffn_config": {"moe_num_experts": experts}})
+
+
+def test_experts_of_all_layers_are_bounded_by_both_keys() -> None:
+    for told in ({"num_experts": 10_000}, {"ffn_config": {"moe_num_experts": [10_000, 2]}}):
+        with pytest.raises(InvalidSource, match=r"1,000 as 'num_hidden_layers' and 10,000 as '(moe_)?num_experts'"):
+            config_policy.refuse_unusable({"num_hidden_layers": 1_000, **told})

@@ -28,7 +28,9 @@ from transformers import (
 )
 
 from models.checkpoint import generation_defaults
+from models.checkpoint.limited import Limits
 from models.errors import InvalidSource
+from models.imports import gguf_tokenizer
 from models.imports.gguf_head import _NO_WEIGHTS
 from models.imports.importing import import_source
 from models.manifest import Manifest
@@ -448,6 +450,17 @@ def test_damaged_files_are_refused(repository: Repository, tmp_path: Path) -> No
             imported(repository, path)
         except InvalidSource:
             continue
+
+
+def test_a_vocabulary_whose_merges_take_all_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file without merges, each token has as many as it can be cut into two tokens: here a million in all."""
+    monkeypatch.setattr(gguf_tokenizer, "_LIMITS", Limits(seconds=30, bytes=1 << 30, written=1 << 20))
+    tokens, path = ["a" * length for length in range(1, 1_500)], tmp_path / "model.gguf"
+    told = {"model": "llama", "tokens": tokens, "scores": [0.0] * len(tokens)}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in told.items()}
+    gguf_files.write(path, {"general.architecture": "llama", **metadata}, {})
+    with pytest.raises(InvalidSource, match=r"The tokenizer of model\.gguf needs more than 1 GiB of memory; import"):
+        gguf_tokenizer.write_tokenizer(path, tmp_path)
 
 
 def test_another_file_of_that_name(repository: Repository, tmp_path: Path) -> None:

@@ -83,6 +83,16 @@ CHECKPOINTS: Final[dict[str, tuple[Change, str]]] = {
     "a width": (config(hidden_size=1 << 40), "hidden_size|has the shape"),
     "a vocabulary": (config(vocab_size=1 << 50), "vocab_size|has the shape"),
     "experts": (config(model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=10**9), "experts"),
+    "experts of layers": (
+        config(
+            model_type="qwen3_moe",
+            architectures=["Qwen3MoeForCausalLM"],
+            num_hidden_layers=1_000,
+            num_experts=101,
+            moe_intermediate_size=8,
+        ),
+        "1,000 as 'num_hidden_layers' and 101 as 'num_experts'",
+    ),
 }  # fmt: skip
 
 
