@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from service.engine.process.core import EngineCore
-from service.engine.scheduling.deadlines import Deadlines
 from service.engine.protocol.messages import AGEING_SECONDS
+from service.engine.scheduling.deadlines import Deadlines
 from service.engine.scheduling.fair_shares import FairShares
 from tests.fakes import FakeClock, make_core, make_request, run_all
 
