@@ -29,6 +29,7 @@ from itertools import zip_longest
 from tokenizers import Encoding
 
 from service.errors import InvalidRequest, UnsupportedField
+from service.text.alternation import longest_of
 from service.text.marking import Items, MarkedChat, Span
 from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
@@ -135,9 +136,7 @@ class ChatEncoder:
         )
         self._template = self._plain
         self._options = ChatOptions()
-        control = _control_tokens(vocabulary, self.literals)
-        tokens = sorted(control.values(), key=len, reverse=True)
-        self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+        self._quoting = re.compile(longest_of(_control_tokens(vocabulary, self.literals).values()))
         self.tool_format = tool_format_of(self._with_tools, self.literals, None)
         """How calls are written; None where it is not known."""
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]

@@ -21,6 +21,7 @@ from typing import Final
 
 from tokenizers import Encoding
 
+from service.text.alternation import longest_of
 from service.text.vocabulary import NOWHERE, Piece, Vocabulary, middle
 
 MOST_PIECES: Final = 4_096
@@ -72,8 +73,7 @@ class Splitting:
         self.vocabulary = vocabulary
         self._tokens = {token: _Part.of([(id, 0, len(token))]) for id, token in vocabulary.added.items() if token}
         self._anchor = next((token for token in self._tokens if self._is_no_beginning(token)), "")
-        longest_first = sorted(map(re.escape, self._tokens), key=len, reverse=True)
-        self._between = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
+        self._between = re.compile(f"({longest_of(self._tokens)})")
         self.is_exact = vocabulary.has_plain_added_tokens and all(map(self._agrees, self._texts()))
 
     def _is_no_beginning(self, token: str) -> bool:
@@ -81,7 +81,7 @@ class Splitting:
         return not any(other != token and other.startswith(token) for other in self._tokens)
 
     def split(self, text: str) -> list[str]:
-        return [text] if self._between is None else self._between.split(text)
+        return self._between.split(text)
 
     def token(self, token: str) -> _Part:
         return self._tokens[token]

@@ -57,6 +57,9 @@ class _Namespace(Namespace):
         _refuse_private(name)
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:
+        return "<Namespace>"  # without its values: each may be a namespace in turn
+
 
 def _refuse_private(name: Value) -> None:
     if isinstance(name, str) and name.startswith("_"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidRequest, UnsupportedField
-from service.text.grammars import Grammar
+from service.text.grammars import Grammar, unions
 from service.text.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, followed
 from service.text.grammars.json_values import Extent
 from service.text.grammars.matching import VocabularyGrammars
@@ -364,6 +364,32 @@ def test_a_reference_into_options_still_finds_them() -> None:
     schema = {"$defs": NAMED, "properties": {"a": {"oneOf": [TO_CAT, TO_DOG]}, "b": {"$ref": "#/properties/a/oneOf/0"}}}
     with pytest.raises(ValueError, match="oneOf"):
         allowed(schema, {})
+
+
+def test_a_reference_is_looked_up_once_however_many_options_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = list[str]()
+
+    def pointed(top: Any, reference: str) -> Any:
+        looked_up.append(reference)
+        return unions_pointed(top, reference)
+
+    unions_pointed = unions.pointed
+    monkeypatch.setattr(unions, "pointed", pointed)
+    ring = {"type": "object", "properties": {"a": {"$ref": "#/$defs/B"}}, "required": ["a"] * 500}
+    defs: Schema = {"A": ring, "C": tagged("c", a={"$ref": "#/$defs/B"}), "B": {"$ref": "#/$defs/B"}}
+    pairs = [{"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/C"}]}] * 100
+    Grammar.of_json_schema({"$defs": defs, "prefixItems": pairs, "oneOf": [{"$ref": "#/$defs/A"}] * 200}, FIELD)
+    assert sorted(looked_up) == ["#/$defs/A", "#/$defs/B", "#/$defs/C"]
+
+
+def test_names_that_are_required_are_counted() -> None:
+    assert "constant values" in refused({"required": ["a"] * 8193})[1]
+    assert allowed({"required": ["a"] * 8192}, {"a": 1}, {}) == [True, False]
+
+
+def test_an_address_that_takes_long_to_join_with_others_is_refused() -> None:
+    for schema in ({"$id": "http://a/" + "a/" * 600}, {"items": {"$id": "a/" * 600}}):
+        assert "shorter address" in refused(schema)[1]
 
 
 # -- the documentation ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -129,6 +130,15 @@ def test_tokens_looked_for_at_another_time_are_noticed(tmp_path: Path) -> None:
     rust = byte_level()
     rust.add_tokens(["<s>a"])
     assert not Splitting(vocabulary(tmp_path, rust)).is_exact
+
+
+def test_a_text_that_begins_thousands_of_tokens_and_holds_none_is_split_at_once(tmp_path: Path) -> None:
+    rust = byte_level()
+    rust.add_tokens([f"<unused{number}>" for number in range(6000)])
+    splitting, text = Splitting(vocabulary(tmp_path, rust)), "<" * 200_000
+    begun = thread_time()
+    assert splitting.split(text) == [text]
+    assert thread_time() - begun < 1, "one look at each token at each place takes 5 seconds"
 
 
 def _noting(encode: Callable[..., object], into: list[str]) -> Callable[..., object]:

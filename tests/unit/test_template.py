@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidRequest
-from service.text import sandbox
 from service.text.sandbox import Budget, TookLong, TooMuch, renderings_within
+from service.text.sandbox import budget as budgets
 from service.text.template import ChatTemplate
 
 BOMBS = [
@@ -45,6 +45,81 @@ BOMBS = [
     "{{ (1).to_bytes(2000000000, 'big') }}",
     "{{ [[1]] | tojson(indent=2000000000) }}",
     "{% for i in range(100000) %}{{ messages | tojson | length }}{% endfor %}",
+    "{{ ('{0:{1}}' * 1000).format('x', 60000) }}",
+    "{{ '{0:{1}}'.format('x', '2000000000') }}",
+    "{{ '{a:{b}{b}}'.format_map({'a': 1, 'b': 60000}) }}",
+    "{{ ('a' * 60000) | map('upper') | join('b' * 60000) }}",
+    "{{ range(9000) | join(['a'] * 20000) }}",
+    "{{ dict.fromkeys(range(9000)) | tojson(indent=60000) }}",
+    "{{ dict.fromkeys(range(9000)) | tojson(separators=('a' * 60000, 'b')) }}",
+    "{{ [9 ** 1000] * 60000 }}",
+    "{{ [''] * 30000 * 60000 }}",
+    "{% set x = ('f' * 60000) | int(base=16) %}",
+    "{{ 1 | round(9999, 'floor') }}",
+]
+DOUBLED = [
+    "[ns.x, ns.x]",
+    "(ns.x, ns.x)",
+    "{1: ns.x, 2: ns.x}",
+    "[ns.x] * 2",
+    "[ns.x] + [ns.x]",
+    "cycler(ns.x, ns.x).items",
+    "dict.fromkeys([1, 2], ns.x)",
+    "dict(a=ns.x, b=ns.x)",
+    "{1: dict(a=ns.x).items(), 2: dict(a=ns.x).items()}",
+    "[1, 2] | map(attribute='x', default=ns.x) | list",
+    "([1] | batch(2, ns.x) | list)[0] + [ns.x]",
+    "(1, ns.x) | batch(9, ns.x) | first",
+    "{1: [ns.x, ns.x]}.items() | list",
+]
+"""Values of which two parts are one."""
+VISITED = [
+    "ns.x == ns.y",
+    "ns.x < ns.y",
+    "ns.x in [ns.y]",
+    "{ns.x: 1}",
+    "{}[ns.x]",
+    "[ns.y].index(ns.x)",
+    "(ns.y,).count(ns.x)",
+    "[ns.x, ns.y] | unique | list",
+    "[ns.x, ns.y] | sort",
+    "ns.x is eq ns.y",
+    "ns.x",
+]
+"""What visits all parts of a value."""
+KEPT = [
+    "ns.x = [ns.x, 'a' * 60000]",
+    "ns.n = namespace(n=ns.n, t='a' * 60000)",
+    "ns.n = namespace(n=ns.n, t=t[i % 9:])",
+    "ns.n = namespace(n=ns.n, t=t.upper())",
+    "ns.n = namespace(n=ns.n, t=t | upper)",
+    "ns.n = namespace(n=ns.n, t=range(9000) | list)",
+    "ns.n = namespace(n=ns.n, t=t.split('a'))",
+    "ns.n = namespace(n=ns.n, t=dict.fromkeys(range(9000)))",
+    "ns.n = [[ns.n, t ~ i] | select]",
+    "ns.n = [(t + 'a').upper, ns.n] | map('string')",
+]
+"""Values that keep all those before them."""
+
+
+def growing(turns: int, step: str, then: str = "") -> str:
+    """Returns a template that has two values and a text to begin with, and does something in each turn, and then."""
+    begun = "{% set t = 'a' * 60000 %}{% set ns = namespace(x=(1, 2), y=(1, 2), n=none) %}"
+    return f"{begun}{{% for i in range({turns}) %}}{{% {step} %}}{{% endfor %}}{{{{ {then or 1} }}}}"
+
+
+def doubling(value: str) -> str:
+    return f"set ns.x = {value} %}}{{% set ns.y = {value.replace('.x', '.y')}"
+
+
+BOMBS += [growing(60, doubling(each), "ns.x == ns.y") for each in DOUBLED]
+BOMBS += [growing(60, doubling("(ns.x, ns.x)"), each) for each in VISITED]
+BOMBS += [growing(60000, f"set {each}") for each in KEPT]
+BOMBS += [
+    "{% macro m(ns) %}{% set ns.x = varargs %}{% endmacro %}" + growing(60, "set z = m(ns, ns.x, ns.x)", "{ns.x: 1}"),
+    "{% macro m(ns) %}{% set ns.x = kwargs %}{% endmacro %}"
+    + growing(60, "set z = m(ns, a=ns.x, b=ns.x) + m(ns, a=ns.x, b=[ns.x])", "ns.x == [ns.x]"),
+    "{% set big = [1] * 30000 %}{{ big | sort(attribute='" + "real," * 10000 + "') | length }}",
 ]
 
 
@@ -99,6 +174,10 @@ ORDINARY = [
     "{{ ns.n }} {{ tools }}",
     "{{ messages | map(attribute='content') | join('|') }}{{ dict(a=1) }}{{ '%s-%03d' % ('x', 7) }}"
     "{{ '{}'.format('é') }}",
+    "{% set c = cycler('a', 'b') | default('c') %}{{ c.next() ~ c.next() }}{% for a, (b, c) in [(1, (2, '3'))] %}"
+    "{{ a, [b, c], {c: messages[:1]}, messages[0].content[1:], 1 < b == 2, c in (a, '3') }}{% endfor %}",
+    "{% for row in messages | batch(3, 'd') %}{{ row }}{% endfor %}{{ messages | reverse | list }}"
+    "{{ messages | groupby('role') }}{{ messages | map(attribute='role') | unique | join(', ') }}",
     "{{ {'é': '<&>'} | tojson(indent=2) }}{{ messages[0].content | replace('a', 'bb') | indent(4) }}{{ missing }}",
 ]
 
@@ -110,6 +189,32 @@ def test_ordinary_templates_write_what_transformers_writes(source: str) -> None:
     chat = [{"role": "user", "content": " a\n안녕 "}, {"role": "assistant", "content": "b"}]
     theirs: Any = render_jinja_template(conversations=[chat], chat_template=source, add_generation_prompt=True)
     assert ChatTemplate(source, {}).render(chat, [], True) == theirs[0][0]
+
+
+@pytest.mark.parametrize("comparison", ["big == same", "-1 in big", "big is eq(same)", "-1 is in(big)"])
+def test_comparisons_look_at_the_clock(comparison: str) -> None:
+    lists = "{% set big = [1] * 30000 %}{% set same = [1.0] * 30000 %}"
+    template = ChatTemplate(f"{lists}{{{{ [{f'{comparison}, ' * 400}] | length }}}}", {})
+    with pytest.raises(InvalidRequest, match="takes too long"), renderings_within(0.05):
+        template.render([{"role": "user", "content": "x"}], [], True)
+
+
+def test_a_filter_that_takes_the_square_of_a_text_is_none() -> None:
+    with pytest.raises(InvalidRequest, match="does not compile"):
+        ChatTemplate("{{ messages[0].content | wordwrap(1) }}", {})
+
+
+def test_a_namespace_is_written_without_its_values() -> None:
+    """Each value may be a namespace of two that are one."""
+    doubled = "{% for i in range(60) %}{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x }}"
+    template = ChatTemplate("{% set ns = namespace(x=1) %}" + doubled, {})
+    assert template.render([{"role": "user", "content": "x"}], [], True) == "<Namespace>"
+
+
+def test_a_long_list_that_grows_by_one_costs_no_walk_over_it() -> None:
+    grown = "{% for m in messages %}{% set ns.x = ns.x + [m] %}{% endfor %}{{ ns.x | length }}"
+    chat = [{"role": "user", "content": "a" * 60}] * 3000
+    assert ChatTemplate("{% set ns = namespace(x=[]) %}" + grown, {}).render(chat, [], True) == "3000"
 
 
 def test_output_is_bounded_by_the_input() -> None:
@@ -136,12 +241,12 @@ def test_renderings_of_one_request_share_their_time(error: type[Exception], told
 def test_the_garbage_collectors_time_is_not_the_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large process one collection takes longer than any template may."""
     seconds = iter([0.0, 0.0, 5.0, 5.1])  # begun; a collection from 0 to 5; a look at the clock
-    monkeypatch.setattr(sandbox, "thread_time", lambda: next(seconds))
-    monkeypatch.setattr(sandbox, "_collected", threading.local())
+    monkeypatch.setattr(budgets, "thread_time", lambda: next(seconds))
+    monkeypatch.setattr(budgets, "_collected", threading.local())
     budget = Budget(10, 0.25)
     for phase in ("start", "stop"):
-        sandbox._note_collection(phase, {})
+        budgets._note_collection(phase, {})
     budget.look()
-    monkeypatch.setattr(sandbox, "thread_time", lambda: 5.3)
+    monkeypatch.setattr(budgets, "thread_time", lambda: 5.3)
     with pytest.raises(TooMuch):
         budget.look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.context.prompt import Chat, build_prompt
-from service.errors import UnsupportedField
+from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import ChatOptions, Message, Tool, ToolCall
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
 from service.text.tools.choosing import refuse_format
@@ -29,6 +30,7 @@ from service.text.tools.formats import (
 )
 from service.text.tools.harmony import ChannelReader
 from service.text.tools.ids import new_id
+from service.text.tools.kinds import Kinds
 from tests.families import FAMILIES, REFUSED, Family
 from tests.grammars import fits
 from tests.tokenizers import load
@@ -190,6 +192,65 @@ def test_what_a_form_cannot_keep_is_refused_by_name(
         ToolUse(tools, "required").grammar(form, {})
     assert refused.value.param == f"tools[0].function.{place}"
     ToolUse(tools, "required").grammar(HERMES, {})
+
+
+CHAIN = {f"A{at}": {"type": "string", "anyOf": [{"$ref": f"#/$defs/A{at + 1}"}] * 3} for at in range(15)}
+"""Each leads three times to the next, and the last to nothing."""
+
+
+def with_argument(**defs: object) -> str:
+    return json.dumps({"type": "object", "properties": {"x": {"$ref": f"#/$defs/{next(iter(defs))}"}}, "$defs": defs})
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("form", [QWEN_CODER, PYTHONIC, FUNCTION_GEMMA], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "parameters",
+    [with_argument(A={"anyOf": [{"$ref": "#/$defs/A"}] * 10}), with_argument(**CHAIN, A15={"type": "string"})],
+    ids=["ring", "chain"],
+)
+def test_a_schema_that_leads_to_itself_many_times_is_read_at_once(form: ToolFormat, parameters: str) -> None:
+    use = ToolUse((Tool("f", None, parameters),), "required")
+    with suppress(UnsupportedField):
+        assert len(use.grammar(form, {}).text) < 4096
+    reader = CallReader(QWEN_CODER, use.schemas)
+    pieces = reader.push("<tool_call>\n<function=f>\n<parameter=x>\nb\n</parameter>\n</function>\n</tool_call>")
+    assert [each.text for each in (*pieces, *reader.finish()) if isinstance(each, CallText)] == ['{"x": "b"}']
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["string", "integer", ""]), st.lists(st.integers(0, 3), max_size=2)),
+        min_size=4,
+        max_size=4,
+    ),
+    st.permutations(range(4)),
+)
+def test_the_kinds_of_a_schema_depend_on_none_that_was_asked_for_before(
+    nodes: list[tuple[str, list[int]]], order: list[int]
+) -> None:
+    top = [
+        ({"type": type} if type else {}) | ({"anyOf": [{"$ref": f"#/{other}"} for other in others]} if others else {})
+        for type, others in nodes
+    ]
+    known = Kinds(top)
+    assert [known.of(top[at]) for at in order] == [Kinds(top).of(top[at]) for at in order]
+
+
+def test_a_constant_that_many_arguments_share_is_not_written_for_each() -> None:
+    """The grammar would have a hundred megabytes before it is refused."""
+    shared: dict[str, object] = {"A": {"type": ["integer", "string"], "enum": [1, "x" * 100_000]}}
+    schema = {"type": "object", "properties": {f"p{at}": {"$ref": "#/$defs/A"} for at in range(900)}, "$defs": shared}
+    for form in (QWEN_CODER, PYTHONIC):
+        with pytest.raises(InvalidRequest, match=r"has [234]\d{5} bytes as a grammar"):
+            ToolUse((Tool("f", None, json.dumps(schema)),), "required").grammar(form, {})
+
+
+@pytest.mark.parametrize("form", [QWEN_CODER, FUNCTION_GEMMA], ids=lambda form: form.name)
+def test_an_option_that_nothing_fits_is_refused_by_name(form: ToolFormat) -> None:
+    option = {"anyOf": [False, {"type": "string"}]} | ({"type": "string"} if form is QWEN_CODER else {})
+    with pytest.raises(UnsupportedField, match=form.name):
+        ToolUse((Tool("f", None, json.dumps({"properties": {"x": option}})),), "required").grammar(form, {})
 
 
 def test_names_of_functions_that_a_form_cannot_write_are_refused() -> None:

@@ -136,6 +136,10 @@ def _require_size(text: str, field: str, most: int = MAX_GRAMMAR_BYTES) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidRequest(f"`{field}` holds a lone surrogate: send well-formed Unicode", param=field) from None
+    _require_bytes(size, field, most)
+
+
+def _require_bytes(size: int, field: str, most: int) -> None:
     if size > most:
         raise InvalidRequest(
             f"`{field}` has {size} bytes as a grammar; {most} are the most: make it shorter", param=field
@@ -179,7 +183,7 @@ def _kept(schema: Any, field: str, extent: Extent) -> str:
     """Returns the JSON of a schema as the compiler reads it."""
     try:
         kept = {**followed(_parsed(schema, field), field, extent), "x-guidance": _JSON_OPTIONS}
-        return json.dumps(kept, ensure_ascii=False)
+        text = json.dumps(kept, ensure_ascii=False)
     except UnsupportedField as error:
         place = error.param or field
         raise UnsupportedField(error.message.replace(place, _short(place), 1), param=_short(place)) from None
@@ -187,6 +191,9 @@ def _kept(schema: Any, field: str, extent: Extent) -> str:
         raise InvalidRequest(f"`{field}` is nested too deep: make it flatter", param=field) from None
     except ValueError:  # an integer of thousands of digits
         raise InvalidRequest(f"`{field}` holds a number with too many digits: correct it", param=field) from None
+    extent.written += len(text)
+    _require_bytes(extent.written, field, MAX_GRAMMAR_BYTES)
+    return text
 
 
 def _short(place: str) -> str:

@@ -28,6 +28,7 @@ from service.text.grammars.json_values import (
 from service.text.grammars.unions import with_plain_unions
 
 MOST_LEVELS: Final = 64
+_LONGEST_ADDRESS: Final = 1024
 _SCHEMA: Final = frozenset({"additionalItems", "additionalProperties", "items"})
 _SCHEMAS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _NAMED_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
@@ -68,7 +69,9 @@ def followed(schema: Any, place: str, extent: Extent) -> dict[str, Any]:
     `place` is where the request holds the schema; `extent` is what was read of the same grammar before. RecursionError
     where a constant is nested too deep."""
     top = schema if isinstance(schema, dict) else {}
-    reader = _Reader(extent, _draft_of(top), str(top.get("$id", "")))
+    base = str(top.get("$id", ""))
+    _require_short(base, f"{place}.$id")
+    reader = _Reader(extent, _draft_of(top), base)
     kept = reader.read(schema, place)
     if kept is False:
         raise UnsupportedField(
@@ -135,6 +138,8 @@ class _Reader:
             )
         if word in _CONSTANTS:
             require_kept(value, at, self.extent)
+        for _ in value if word == "required" and isinstance(value, list) else ():
+            self.extent.add_constant(at)
         return value
 
     def _require_own_name(self, schema: Mapping[str, Any], at: str, is_top: bool) -> None:
@@ -144,10 +149,19 @@ class _Reader:
             name = schema.get(word)
             if not isinstance(name, str):
                 continue
+            _require_short(name, f"{at}.{word}")
             addresses = {name.rstrip("#"), urljoin(self.base, name).rstrip("#")}
-            if addresses & {self.base, "", *self.taken}:
+            if not addresses.isdisjoint(self.taken) or addresses & {self.base, ""}:
                 raise UnsupportedField(f"`{at}.{word}` names another schema as well: rename it", param=f"{at}.{word}")
             self.taken |= addresses
+
+
+def _require_short(address: str, at: str) -> None:
+    """Raises UnsupportedField for an address that takes long to join with others."""
+    if len(address) > _LONGEST_ADDRESS:
+        raise UnsupportedField(
+            f"`{at}` has more than {_LONGEST_ADDRESS} characters: give the schema a shorter address", param=at
+        )
 
 
 def _draft_of(schema: Mapping[str, Any]) -> str:
@@ -183,13 +197,13 @@ def _require_acts(schema: Mapping[str, Any], at: str, draft: str, is_top: bool) 
 def _is_of_schemas(fragment: str) -> bool:
     """Whether a JSON pointer leads from schema to schema, by the words that hold schemas; so does an anchor's name. A
     constant that looks like a schema was not read as one."""
-    steps = fragment.split("/")[1:]
+    steps = fragment.split("/")[:0:-1]
     while steps:
-        word = steps.pop(0)
-        if word in _NAMED_SCHEMAS or (word in _SCHEMAS and steps and steps[0].isdigit()):
+        word = steps.pop()
+        if word in _NAMED_SCHEMAS or (word in _SCHEMAS and steps and steps[-1].isdigit()):
             if not steps:
                 return False
-            steps.pop(0)
+            steps.pop()
         elif word not in _SCHEMA:
             return False
     return True

@@ -39,6 +39,8 @@ class Extent:
     schemas: int = 0
     constants: int = 0
     pattern: int = 0
+    written: int = 0
+    """Characters of the schemas as the compiler reads them."""
 
     def add_schema(self, at: str) -> None:
         self.schemas += 1
@@ -46,7 +48,7 @@ class Extent:
             raise _too_large(at, f"{MOST_SCHEMAS} schemas")
 
     def add_constant(self, at: str) -> None:
-        """A value of `const` or `enum`, or one inside of it."""
+        """A value of `const` or `enum`, one inside of it, or a name in `required`."""
         self.constants += 1
         if self.constants > MOST_CONSTANTS:
             raise _too_large(at, f"{MOST_CONSTANTS} constant values")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from service.text.grammars.json_schema import NOTES
-from service.text.grammars.unions import pointed
+from service.text.grammars.unions import References
 
 ALL: Final = frozenset({"null", "boolean", "number", "string", "array", "object"})
 TEXT: Final = frozenset({"string"})
@@ -25,12 +25,39 @@ def kind_of(value: Any) -> str:
     return _KINDS[type(value)]
 
 
-def kinds_of(schema: Any, top: Any, level: int = 0) -> frozenset[str]:
-    """Returns the kinds of a schema's values, all where nothing tells. `top` is the whole schema, in which `$ref`
-    point."""
-    schema = target_of(schema, top)
-    if not isinstance(schema, dict) or level > _MOST_LEVELS:
-        return ALL
+class Kinds:
+    """The kinds of the schemas in one whole schema `top`, in which `$ref` point. Each schema is looked into once a
+    level, however many references lead there: the kinds of a schema depend on no other that was asked for before."""
+
+    def __init__(self, top: Any) -> None:
+        self._references = References(top)
+        self._known: dict[tuple[int, int], frozenset[str]] = {}
+
+    def target(self, schema: Any) -> Any:
+        """Returns the schema that a reference leads to; another as it is."""
+        return self._references.target(schema)
+
+    def of(self, schema: Any, level: int = 0) -> frozenset[str]:
+        """Returns the kinds of a schema's values, all where nothing tells. The schema must be a part of `top`."""
+        schema = self._references.target(schema)
+        if not isinstance(schema, dict) or level > _MOST_LEVELS:
+            return ALL
+        unions = [each for each in (schema.get("anyOf"), schema.get("oneOf")) if isinstance(each, list)]
+        key = (id(schema), level if unions else 0)
+        if key not in self._known:
+            kinds = _own_kinds(schema)
+            for options in unions:
+                kinds &= frozenset[str]().union(*(self.of(each, level + 1) for each in options))
+            self._known[key] = kinds
+        return self._known[key]
+
+    def is_tagged_json(self, schema: Any) -> bool:
+        """Whether a value between two tags is JSON; else it is a text as it stands, or null."""
+        return not is_free(schema) and self.of(schema) not in (TEXT, TEXT_OR_NULL)
+
+
+def _own_kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the kinds that a schema's types and constants leave."""
     types, kinds = schema.get("type"), ALL
     if isinstance(types, str | list):
         types = [types] if isinstance(types, str) else types
@@ -38,29 +65,12 @@ def kinds_of(schema: Any, top: Any, level: int = 0) -> frozenset[str]:
     constants = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(constants, list):
         kinds &= {kind_of(each) for each in constants}
-    for options in (schema.get("anyOf"), schema.get("oneOf")):
-        if isinstance(options, list):
-            kinds &= frozenset[str]().union(*(kinds_of(each, top, level + 1) for each in options))
     return kinds
-
-
-def target_of(schema: Any, top: Any) -> Any:
-    """Returns the schema that a reference leads to; another as it is."""
-    for _ in range(_MOST_LEVELS):
-        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
-            return schema
-        schema = pointed(top, schema["$ref"])
-    return True
 
 
 def is_free(schema: Any) -> bool:
     """Whether a schema allows every value."""
     return schema is True or (isinstance(schema, dict) and not schema.keys() - NOTES)
-
-
-def is_tagged_json(schema: Any, top: Any) -> bool:
-    """Whether a value between two tags is JSON; else it is a text as it stands, or null."""
-    return not is_free(schema) and kinds_of(schema, top) not in (TEXT, TEXT_OR_NULL)
 
 
 def schema_of(schema: Any, name: str) -> Any:

@@ -18,6 +18,7 @@ from service.errors import InvalidRequest
 from service.text.arguments import parsed
 from service.text.tools.bodies import gemma_calls, python_calls, written
 from service.text.tools.form import ToolFormat
+from service.text.tools.kinds import Kinds
 from service.text.tools.pieces import CallBegun, CallText, Content, Piece
 from service.text.tools.scanning import ObjectScan
 from service.text.tools.source import BLANKS, Source, Waiting
@@ -40,6 +41,7 @@ class CallReader:
         self.form = form
         self.source = Source()
         self._schemas = schemas
+        self._kinds = {name: Kinds(schema) for name, schema in schemas.items()}
         self._calls = 0
         self._blanks = ""  # behind the last call
         self._pieces: list[Piece] = []
@@ -214,7 +216,7 @@ class CallReader:
         """Calls whose arguments are no JSON object, read as a whole."""
         closing = self.form.closing
         if writing.style is Style.TAGS:
-            read = yield from tagged_call(self.source, self.form, self._schemas)
+            read = yield from tagged_call(self.source, self.form, self._schemas, self._kinds)
         elif writing.style is Style.PYTHON and (yield from self.source.peek()) == "[":
             read = python_calls((yield from self.source.value("\"'")))
             yield from self.source.blanks()

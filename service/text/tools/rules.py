@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from keyword import kwlist
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from service.text.grammars.grammar import ANY, exactly, json_rule, literal, text
 from service.text.grammars.json_schema import NOTES
 from service.text.grammars.json_values import Extent
 from service.text.tools.form import ToolFormat
-from service.text.tools.kinds import TEXT, TEXT_OR_NULL, is_free, is_tagged_json, kind_of, kinds_of, target_of
+from service.text.tools.kinds import TEXT, TEXT_OR_NULL, Kinds, is_free, kind_of
 from service.text.tools.writing import Style
 
 _DEFINITIONS: Final = ("$schema", "$defs", "definitions")
@@ -45,8 +45,11 @@ class ArgumentRules:
         assert form.writing is not None
         self._form, self._writing, self._marks = form, form.writing, marks
         self._extent = Extent()
-        self._top: Any = True
+        self._kinds = Kinds(True)
+        self._definitions: dict[str, Any] = {}
+        self._refers_elsewhere = False
         self._known: dict[object, str] = {}
+        """The rules that stand for more than one place: by id the schema's of this function, by tuple those of all."""
         self.lines: list[str] = []
         opening = self._writing.key_tags[0] if self._writing.style is Style.TAGS else ""
         self._stops = tuple(filter(None, (opening, self._writing.value_closing, self._writing.quote, form.closing)))
@@ -59,8 +62,11 @@ class ArgumentRules:
             raise self._refused(f"{place}.name")
         place = f"{place}.parameters"
         json_rule(schema, place, Extent())  # what no grammar keeps is refused as everywhere
-        self._top = schema
-        self._known = {key: name for key, name in self._known.items() if not isinstance(key, str)}
+        self._kinds = Kinds(schema)
+        top = schema if isinstance(schema, dict) else {}
+        self._definitions = {word: top[word] for word in _DEFINITIONS if word in top}
+        self._refers_elsewhere = bool(_REFERENCE.search(json.dumps(self._definitions)))
+        self._known = {key: name for key, name in self._known.items() if isinstance(key, tuple)}
         return self._object(schema, place)
 
     def _object(self, schema: Any, place: str) -> str:
@@ -109,25 +115,34 @@ class ArgumentRules:
         match self._writing.style:
             case Style.GEMMA:
                 return f"{self._gemma(schema, place)} {end}"
-            case Style.PYTHON if kinds_of(schema, self._top) == {"boolean"} and not _constants(schema):
+            case Style.PYTHON if self._kinds.of(schema) == {"boolean"} and not _constants(schema):
                 return '("True" | "False")'
-            case Style.TAGS if not is_tagged_json(schema, self._top):
+            case Style.TAGS if not self._kinds.is_tagged_json(schema):
                 return self._untagged(schema, place)
         return f"{self._json(schema, place)} {end}"
 
     def _json(self, schema: Any, place: str) -> str:
-        if isinstance(schema, dict) and isinstance(self._top, dict) and "$ref" in json.dumps(schema):
-            schema = {word: self._top[word] for word in _DEFINITIONS if word in self._top} | schema
-            if _REFERENCE.search(json.dumps(schema)):
+        text = json.dumps(schema)
+        if isinstance(schema, dict) and "$ref" in text:
+            if self._refers_elsewhere or _REFERENCE.search(text):
                 raise self._refused(place)
+            schema = self._definitions | schema
         return json_rule(schema, place, self._extent)
 
     def _untagged(self, schema: Any, place: str) -> str:
         """Returns the part for a text, or null, between tags."""
-        end, kinds = self._writing.end, kinds_of(schema, self._top)
         if is_free(schema):
-            return self._text({}, place, end)
-        target = self._target(schema, place)
+            return self._text({}, place, self._writing.end)
+        if not isinstance(schema, dict):
+            raise self._refused(place)
+        if "$ref" not in schema:
+            return self._untagged_target(schema, place)
+        self._require(schema, {"$ref"}, place)
+        target = self._kinds.target(schema)
+        return self._once(id(target), lambda: self._untagged(target, place))
+
+    def _untagged_target(self, target: Mapping[str, Any], place: str) -> str:
+        end, kinds = self._writing.end, self._kinds.of(target)
         if "anyOf" in target:
             self._require(target, {"type", "anyOf"}, place)
             return f"({' | '.join(self._untagged(each, place) for each in target['anyOf'])})"
@@ -176,14 +191,16 @@ class ArgumentRules:
     def _gemma(self, schema: Any, place: str) -> str:
         if is_free(schema):
             return self._anything()
-        if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        if not isinstance(schema, dict):
+            raise self._refused(place)
+        if isinstance(schema.get("$ref"), str):
             return self._referred(schema, place)
         if "anyOf" in schema:
             self._require(schema, {"anyOf"}, place)
             return f"({' | '.join(self._gemma(each, place) for each in schema['anyOf'])})"
         constants = _constants(schema)
         if constants is not None:
-            found = kinds_of(schema, self._top)
+            found = self._kinds.of(schema)
             return self._constants(schema, [each for each in constants if kind_of(each) in found], place)
         types = schema.get("type")
         if not types:
@@ -215,26 +232,30 @@ class ArgumentRules:
 
     def _referred(self, schema: Mapping[str, Any], place: str) -> str:
         """Returns the rule of the schema that a reference leads to, which may need itself."""
-        name = str(schema["$ref"])
         self._require(schema, {"$ref"}, place)
-        if name not in self._known:
-            self._known[name] = rule = f"value_{len(self.lines)}"
-            at = len(self.lines)
-            self.lines.append("")
-            self.lines[at] = f"{rule}: {self._gemma(target_of(schema, self._top), place)}"
-        return self._known[name]
+        target = self._kinds.target(schema)
+        return self._once(id(target), lambda: self._gemma(target, place))
 
     def _anything(self) -> str:
         """Returns the rule of every value, of Gemma."""
         key = ("anything",)
-        if key not in self._known:
-            self._known[key] = rule = f"value_{len(self.lines)}"
-            self.lines.append("")
-            at, name = len(self.lines) - 1, self._terminal(_KEYS[Style.GEMMA])
+
+        def written() -> str:
+            rule, name = self._known[key], self._terminal(_KEYS[Style.GEMMA])
             scalars = json_rule({"type": ["number", "boolean", "null"]}, "", Extent())
             text = self._typed("string", {}, "")
             lists = f'"[" ({rule} ("," {rule})*)? "]" | "{{" ({name} ":" {rule} ("," {name} ":" {rule})*)? "}}"'
-            self.lines[at] = f"{rule}: {text} | {scalars} | {lists}"
+            return f"{text} | {scalars} | {lists}"
+
+        return self._once(key, written)
+
+    def _once(self, key: object, written: Callable[[], str]) -> str:
+        """Returns the rule of a key. The first place that needs the rule has it written; the rule may need itself."""
+        if key not in self._known:
+            at = len(self.lines)
+            self._known[key] = f"value_{at}"
+            self.lines.append("")
+            self.lines[at] = f"value_{at}: {written()}"
         return self._known[key]
 
     def _rule(self, text: str, attribute: str = "") -> str:
@@ -244,12 +265,6 @@ class ArgumentRules:
     def _terminal(self, text: str) -> str:
         self.lines.append(f"TEXT_{len(self.lines)}: {text}")
         return f"TEXT_{len(self.lines) - 1}"
-
-    def _target(self, schema: Any, place: str) -> Mapping[str, Any]:
-        if "$ref" in schema:
-            self._require(schema, {"$ref"}, place)
-        target: Mapping[str, Any] = target_of(schema, self._top)
-        return target
 
     def _require(self, schema: Mapping[str, Any], words: Collection[str], place: str) -> None:
         """Raises UnsupportedField for a word that is none of these."""

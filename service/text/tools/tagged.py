@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from service.text.tools.bodies import Found, value_of
 from service.text.tools.form import ToolFormat
-from service.text.tools.kinds import TEXT, TEXT_OR_NULL, is_tagged_json, kind_of, kinds_of, schema_of
+from service.text.tools.kinds import TEXT, TEXT_OR_NULL, Kinds, kind_of, schema_of
 from service.text.tools.source import Source
 
 _BEGINNINGS: Final = {'"': "string", "{": "object", "[": "array"}
@@ -21,9 +21,11 @@ _BEGINNINGS: Final = {'"': "string", "{": "object", "[": "array"}
 _NAME: Final = re.compile(r'\s*"?([\w.:-]+)"?\s*')
 
 
-def tagged_call(source: Source, form: ToolFormat, schemas: Mapping[str, Any]) -> Generator[None, None, list[Found]]:
+def tagged_call(
+    source: Source, form: ToolFormat, schemas: Mapping[str, Any], kinds: Mapping[str, Kinds]
+) -> Generator[None, None, list[Found]]:
     """Takes one call behind its opening. Returns it; none where the text is no call. `schemas` has the parameters of
-    each function."""
+    each function, `kinds` has what is known of each."""
     assert form.writing is not None
     opening, key_closing, value_opening = form.writing.key_tags
     ends = (form.writing.value_closing, opening, form.closing)
@@ -31,20 +33,21 @@ def tagged_call(source: Source, form: ToolFormat, schemas: Mapping[str, Any]) ->
     yield from source.skip(">")
     named, arguments = _NAME.fullmatch(head), dict[str, Any]()
     schema = schemas.get(named[1]) if named else None
+    known = kinds.get(named[1], Kinds(None)) if named else Kinds(None)
     while (yield from source.up_to((opening, form.closing)))[1] == opening:
         source.take(len(opening))
         key = ((yield from source.until(key_closing)) or "").strip()
         if value_opening:
             yield from source.until(value_opening)
-        arguments[key] = yield from _value(source, ends, schema_of(schema, key), schema)
+        arguments[key] = yield from _value(source, ends, schema_of(schema, key), known)
     is_whole = yield from source.skip(form.closing)
     return [(named[1], arguments)] if named and is_whole else []
 
 
-def _value(source: Source, ends: tuple[str, str, str], schema: Any, top: Any) -> Generator[None, None, Any]:
+def _value(source: Source, ends: tuple[str, str, str], schema: Any, known: Kinds) -> Generator[None, None, Any]:
     """Takes a value up to its closing, the first of `ends`, or to another of them where that was left out."""
-    text, kinds = "", kinds_of(schema, top)
-    if is_tagged_json(schema, top):
+    text, kinds = "", known.of(schema)
+    if known.is_tagged_json(schema):
         yield from source.blanks()
         if _BEGINNINGS.get((yield from source.peek())) in kinds:
             text = yield from source.value()
