@@ -68,6 +68,31 @@ def test_who_was_away_has_saved_nothing_up() -> None:
     assert not shares.is_shared
 
 
+def test_who_had_little_running_for_long_has_saved_nothing_up() -> None:
+    """One long stream beside another owner's many: a line that begins then has no more than its part."""
+    core = make_core(num_blocks=256, max_num_seqs=2 * SEATS)
+    core.add(make_request("b", owner="b", max_tokens=1500))
+    asked = 0
+
+    def fill(owner: str, count: int) -> None:
+        nonlocal asked
+        live = [*core.scheduler.running, *core.scheduler.waiting]
+        for _ in range(count - sum(each.request.owner == owner for each in live)):
+            core.add(make_request(f"{owner}{asked}", owner=owner, arrival=asked, max_tokens=8))
+            asked += 1
+
+    for _ in range(300):
+        fill("a", 2 * SEATS - 1)
+        core.step()
+    tokens: Counter[str] = Counter()
+    for _ in range(200):
+        fill("a", 4 * SEATS)
+        fill("b", 4 * SEATS)
+        for output in core.step():
+            tokens[output.request_id[0]] += len(output.token_ids)
+    assert jain([tokens[owner] for owner in "ab"]) >= 0.95, tokens
+
+
 def test_one_owner_is_served_in_order() -> None:
     order = ends(core_of(a=12))
     assert order == [f"a{number}" for number in range(12)]
@@ -212,6 +237,17 @@ def test_nobody_makes_way_for_an_owner_who_runs_or_in_equal_parts() -> None:
     core.step()
     made_way = sum(each.num_preemptions for each in core.scheduler.waiting)
     assert made_way == 2, "of four with a seat each, none makes way for a fifth"
+
+
+def test_who_has_had_much_gets_a_place_too() -> None:
+    """Others are first by their tokens, and nobody makes way for them, for they have places."""
+    core = core_of(a=2 * SEATS, b=2 * SEATS)
+    for _ in range(3):
+        core.step()
+    core.scheduler._shares._tokens["c"] = 10**6
+    core.add(make_request("c", owner="c", arrival=1e3, max_tokens=40))
+    assert first_token_step(core, "c") <= 2
+    core.scheduler.check_integrity()
 
 
 def test_nobody_makes_way_for_a_lower_priority() -> None:

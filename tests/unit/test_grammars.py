@@ -436,6 +436,18 @@ def test_a_vocabulary_that_cannot_spell_the_first_character() -> None:
         CompiledGrammars(grammars).constraint(SamplingParams(max_tokens=9, grammar='start: "c"'))
 
 
+def test_a_draft_behind_which_no_token_goes_on_ends_no_answer() -> None:
+    """The vocabulary cannot write the c behind the draft, and the other word is what is sampled."""
+    grammars = VocabularyGrammars.of_tokens([b"a", b"b"], lambda text: [max(0, min(1, byte - 97)) for byte in text])
+    constraint = CompiledGrammars(grammars).constraint(SamplingParams(max_tokens=9, grammar='start: "ac" | "bb"'))
+    assert constraint is not None
+    plain = constraint.allowed(())
+    assert constraint.admissible((0,)) == 1
+    assert constraint.allowed((0,)) == [*plain, bytes(len(plain[0]))], "behind the draft nothing"  # type: ignore[arg-type]
+    constraint.follow([1])
+    assert not constraint.is_broken and constraint.certain() == (1,)
+
+
 def test_a_mask_allows_what_the_rest_of_a_string_has_room_for() -> None:
     """At each place exactly the tokens that fit, whatever masks are made of."""
     for most in [1, 2, 3, 4, 5, 7, 11]:

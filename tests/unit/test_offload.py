@@ -180,6 +180,44 @@ def test_a_disk_that_fails_costs_time_alone(restores: bool) -> None:
     assert ask(core, "a once more", range(17))[1] == 16, "what was computed instead is cached"
 
 
+def test_a_restore_fails_whose_sequence_made_way_in_the_same_step() -> None:
+    """Its blocks are cached by then, with a content that never came: they are free again."""
+    offload, now = Offload(64), 0.0
+    scheduler = Scheduler(BlockManager(8, 16, True, offload), BatchingPolicy(64, 8, 0.1), 2, 128)
+
+    def step(failing: bool = False) -> None:
+        nonlocal now
+        now += 0.01
+        batch = scheduler.schedule(now)
+        failed = [copy for copy in batch.copies if copy.restores] if failing else []
+        assert bool(failed) is failing
+        if batch.copies:
+            offload.observe(len(batch.copies), 1e-5, len(failed))
+        batch = scheduler.without(batch, failed) if failed else batch
+        scheduler.update(batch, [SampledToken(7) if each.samples else None for each in batch.scheduled], now)
+        scheduler.check_integrity()
+
+    def add(id: str, token_ids: list[int], max_tokens: int, owner: str) -> None:
+        now_arrives = now + len(scheduler.waiting) * 1e-4
+        scheduler.add(make_request(id, token_ids, max_tokens=max_tokens, arrival=now_arrives, owner=owner))
+
+    for id, token_ids in (("known", [1] * 33), *((f"other {at}", [100 + at] * 100) for at in range(6))):
+        add(id, token_ids, 1, "a")
+        while scheduler.has_work:
+            step()
+    add("running", [50] * 10, 40, "a")
+    step()
+    step()
+    add("known again", [1] * 33, 10, "a")
+    add("light", [60] * 10, 10, "b")
+    step(failing=True)
+    add("large", [77] * 100, 2, "b")
+    for _ in range(100):
+        if scheduler.has_work:
+            step()
+    assert not scheduler.has_work
+
+
 def test_two_that_wait_for_the_same_blocks_both_compute_them() -> None:
     core = offloading(FakeRunner(fails=lambda copy: copy.restores))
     ask(core, "a", range(9))

@@ -230,7 +230,10 @@ class BlockManager:
         for copy in failed:
             self.offload.lose(copy)
         for block in lost:
+            content = self._hash_of.get(block)
             self._unlearn(block)
+            if content is not None and self._cached.discard(content) is not None:
+                self._make_free(block)  # its sequence made way in the step of the restore
         return lost
 
     def check_integrity(self) -> None:

@@ -1,7 +1,8 @@
 """Owners share an engine by tokens: the next free place goes to the owner who has had the fewest.
 
-Each owner has a counter of computed tokens, of prompts and answers alike. An owner who comes back begins at the lowest
-counter of those who are there, so nobody saves up. One owner alone is served in order of rank.
+Each owner has a counter of computed tokens, of prompts and answers alike. An owner who begins to wait begins at the
+lowest counter of those who wait, or that of the last who no longer does, so nobody saves up: neither who was away nor
+who had little running for long. One owner alone is served in order of rank.
 
 An owner who has nothing running does not wait for an end: an owner with more than an equal part of the seats makes way.
 
@@ -28,6 +29,8 @@ class FairShares:
     def __init__(self) -> None:
         self._live: Counter[str] = Counter()
         self._tokens: dict[str, int] = {}
+        self._last = 0
+        """The counter of the last owner who got a place."""
 
     @property
     def is_shared(self) -> bool:
@@ -36,10 +39,18 @@ class FairShares:
 
     def enter(self, owner: str) -> None:
         """Counts a sequence of `owner` as live."""
-        if owner not in self._live:
-            least = min((self._tokens[each] for each in self._live), default=0)
-            self._tokens[owner] = max(least, self._tokens.get(owner, 0))
         self._live[owner] += 1
+
+    def wait(self, owner: str, waiting: SequenceOf[Sequence]) -> None:
+        """Notes that a sequence of `owner` begins to wait beside `waiting`."""
+        owners = {each.request.owner for each in waiting}
+        if owner not in owners:
+            least = min((self._tokens[each] for each in owners), default=self._last)
+            self._tokens[owner] = max(least, self._tokens.get(owner, 0))
+
+    def seat(self, owner: str) -> None:
+        """Notes that a sequence of `owner` waits no longer."""
+        self._last = self._tokens[owner]
 
     def leave(self, owner: str) -> None:
         """Counts one sequence of `owner` less. Once nobody is there, all counters begin anew."""
@@ -48,6 +59,7 @@ class FairShares:
             del self._live[owner]
         if not self._live:
             self._tokens.clear()
+            self._last = 0
 
     def charge(self, scheduled: Iterable[Scheduled]) -> None:
         """Counts the tokens of a step."""
@@ -63,6 +75,14 @@ class FairShares:
             return waiting[0]
         equals = [each for each in waiting if aged(each.priority, now - each.request.arrival) >= top]
         return min(equals, key=self._turn)
+
+    def first_without_place(
+        self, waiting: SequenceOf[Sequence], running: SequenceOf[Sequence], now: float
+    ) -> Sequence | None:
+        """Returns the next of those whose owner has none running; None where there is none."""
+        owners = {each.request.owner for each in running}
+        without = [each for each in waiting if each.request.owner not in owners]
+        return self.first(without, now) if without else None
 
     def ahead(self, waiting: SequenceOf[Sequence], last: Sequence) -> SequenceOf[Sequence]:
         """Returns the waiting sequences that come before `last`, and `last`: all of a higher priority, and of its own

@@ -113,6 +113,7 @@ class Scheduler:
         self._num_adapted += request.adapter != ""
         self._num_background += request.priority < 0
         self._shares.enter(request.owner)
+        self._shares.wait(request.owner, self.waiting)
         self._deadlines.enter(sequence)
         self.prefill.expect(sequence)
         insort(self.waiting, sequence, key=_rank)
@@ -286,7 +287,10 @@ class Scheduler:
                 self._give_up(sequence)
                 continue
             if is_full and not self._made_way(sequence, plan):
-                return
+                newcomer = self._shares.first_without_place(self.waiting, self.running, now)
+                if newcomer is None or not self._made_way(newcomer, plan):
+                    return
+                sequence = newcomer
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             while num_tokens is None and budget.is_whole and self._made_way(sequence, plan):
                 num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
@@ -309,6 +313,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, now: float) -> None:
         sequence.priority = self.waiting[0].priority
         self.waiting.remove(sequence)
+        self._shares.seat(sequence.request.owner)
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_rank)
         if sequence.scheduled_at is None:
@@ -358,6 +363,7 @@ class Scheduler:
         sequence.num_preemptions += 1
         sequence.num_prompt_logprobs = sequence.num_read_tokens = 0
         sequence.state_sum = None
+        self._shares.wait(sequence.request.owner, self.waiting)
         insort(self.waiting, sequence, key=_rank)
 
     def _end_late(self, now: float) -> None:

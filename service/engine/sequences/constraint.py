@@ -33,8 +33,6 @@ class Matcher(Protocol):
 
     def compute_bitmask(self) -> bytes: ...
 
-    def rollback(self, num_tokens: int) -> bool: ...
-
     def is_stopped(self) -> bool: ...
 
     def is_error(self) -> bool: ...
@@ -130,25 +128,21 @@ class Constraint:
 
     def _behind(self, drafts: Sequence[int], agreed: int) -> list[Allowed | None]:
         """Returns what is allowed behind the certain tokens, which are the first `agreed` drafts, and behind each draft
-        that follows, up to one that is not allowed."""
-        certain, taken = self._certain.copy(), 0
-        allowed: list[Allowed | None] = []
-        if agreed and not self._matcher.consume_tokens(list(drafts[:agreed])):
-            return allowed
+        that follows, up to one that is not allowed. A draft is tried on a copy: where the grammar can be followed no
+        further behind it, and it is not what is sampled, the answer goes on."""
+        if not drafts:
+            return [self._next()]
+        ahead = Constraint(self._matcher.deep_copy(), self._end_id, self._stop_token_ids, self._certain)
+        if agreed and not ahead._matcher.consume_tokens(list(drafts[:agreed])):
+            return []
         if agreed:
-            taken = agreed
-            self._certain.clear()
-            self._certain.extend(certain_tokens(self._matcher))
-        allowed.append(None if agreed and self.is_complete else self._next())
+            ahead._certain = deque(certain_tokens(ahead._matcher))
+        allowed = [None if agreed and ahead.is_complete else (ahead if agreed else self)._next()]
         for draft in drafts[agreed:]:
-            if self._matcher.validate_tokens([draft]) != 1 or not self._matcher.consume_token(draft):
+            if ahead._matcher.validate_tokens([draft]) != 1 or not ahead._matcher.consume_token(draft):
                 break
-            taken += 1
-            self._advance(draft)
-            allowed.append(None if self.is_complete else self._next())
-        if taken:
-            self._matcher.rollback(taken)
-        self._certain = certain
+            ahead._advance(draft)
+            allowed.append(None if ahead.is_complete else ahead._next())
         return allowed
 
     def _consume(self, token_id: int) -> None:
