@@ -281,16 +281,15 @@ class Scheduler:
             if is_full and not (self._yields or self._shares.is_shared):
                 return
             sequence = self._shares.first(self.waiting, now)
+            if is_full and self._gives_way(sequence) is None:
+                sequence = self._shares.first_without_place(self.waiting, self.running, now) or sequence
             if self._rests(sequence):
                 return
             if self._deadlines.is_too_late(sequence, now, self._alone, self.prefill.expect):
                 self._give_up(sequence)
                 continue
             if is_full and not self._made_way(sequence, plan):
-                newcomer = self._shares.first_without_place(self.waiting, self.running, now)
-                if newcomer is None or not self._made_way(newcomer, plan):
-                    return
-                sequence = newcomer
+                return
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             while num_tokens is None and budget.is_whole and self._made_way(sequence, plan):
                 num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
@@ -301,14 +300,16 @@ class Scheduler:
                 plan[sequence] = num_tokens
 
     def _made_way(self, sequence: Sequence, plan: dict[Sequence, int]) -> bool:
-        """Preempts a sequence for the seat or the blocks of a waiting one: background work for a client's, or one of an
-        owner who has too many. Returns whether there was one."""
+        """Preempts a sequence for the seat or the blocks of a waiting one. Returns whether there was one."""
+        victim = self._gives_way(sequence)
+        if victim is not None:
+            self._unseat(victim, plan)
+        return victim is not None
+
+    def _gives_way(self, sequence: Sequence) -> Sequence | None:
+        """Returns who gives way to a waiting one: background work to a client, or one of an owner who has too many."""
         yields = self._yields and self.running and is_background(self.running[-1]) and not is_background(sequence)
-        victim = self.running[-1] if yields else self._shares.makes_way(self.running, sequence)
-        if victim is None:
-            return False
-        self._unseat(victim, plan)
-        return True
+        return self.running[-1] if yields else self._shares.makes_way(self.running, sequence)
 
     def _start(self, sequence: Sequence, now: float) -> None:
         sequence.priority = self.waiting[0].priority
