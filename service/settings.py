@@ -42,7 +42,7 @@ CHECKS = {"trusted_network": checked_network, "store_url": require_store_url, "o
 class Settings(BaseSettings):
     """The settings. Raises pydantic's ValidationError, whose text names the variable and what to change."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", allow_inf_nan=False)
 
     host: str = Field(
         default="127.0.0.1", description="Address to listen on. Any but a loopback address needs an admin key."
@@ -214,7 +214,9 @@ class Settings(BaseSettings):
         description="Measure a served version that has no report, with a quick one, while no request is there; a "
         "request ends that work at once.",
     )
-    drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
+    drain_seconds: float = Field(
+        default=30.0, ge=0, le=86400, description="Time that running answers get to finish at shutdown."
+    )
     actor: str | None = Field(
         default=None,
         min_length=1,
@@ -328,6 +330,14 @@ class Settings(BaseSettings):
             raise ValueError("; ".join(refused))
         return data
 
+    @field_validator("data_dir", "guard_file", "vllm_python", mode="before")
+    @classmethod
+    def _unset_where_empty(cls, value: object, info: ValidationInfo) -> object:
+        """An empty variable is none, and no name of the working directory."""
+        if value == "":
+            return cls.model_fields[str(info.field_name)].get_default(call_default_factory=True, validated_data={})
+        return value
+
     @field_validator("data_dir", "guard_file", "vllm_python")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
@@ -337,10 +347,14 @@ class Settings(BaseSettings):
     @classmethod
     def _key_that_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
         """Refuses an empty key, which would be a key that everyone knows: compose files make an empty variable of an
-        unset one."""
+        unset one. Refuses what no header can hold."""
         key = value.get_secret_value() if value is not None else "unset"
         if not key or key != key.strip():
             raise ValueError("must be at least one character, with no white space around it; or remove the variable")
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError(
+                "must be of ASCII characters alone, as in `openssl rand -hex 32`: a header holds no others"
+            )
         return value
 
     @field_validator("block_size")
@@ -360,7 +374,7 @@ class Settings(BaseSettings):
     def _database_that_we_know(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(DATABASES):
             raise ValueError(f"must begin with {' or '.join(DATABASES)}")
-        return value
+        return value if value is None else SecretStr(_absolute_database(value.get_secret_value()))
 
     @field_validator("trusted_network", "store_url", "otlp_endpoint")
     @classmethod
@@ -483,6 +497,14 @@ class Settings(BaseSettings):
         return {**self.model_dump(mode="json"), "otlp_endpoint": self.traces_url}
 
 
+def _absolute_database(url: str) -> str:
+    """Returns the URL; that of a file with its whole path, as another process would find it."""
+    path = url.removeprefix(DATABASES[0])
+    if not url.startswith(DATABASES[0]) or not path or path[0] in "/:?":
+        return url
+    return f"{DATABASES[0]}{quote(str(Path.cwd()))}/{path}"
+
+
 def refused_names(variables: Iterable[str], fields: Iterable[str]) -> list[str]:
     """Returns a sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
     known = {field.upper() for field in fields}
@@ -523,13 +545,21 @@ def visible_gpus() -> str | None:
 
 
 def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict[str, str]:
-    """Returns the environment for `bentoml serve`: its home is our data directory, its default model is that of the
-    settings, and it reports no usage data. With `for_terminal` it writes its log as on a terminal, although its parent
-    shows it there."""
-    ours = {"BENTOML_HOME": str(settings.data_dir), f"{PREFIX}DEFAULT_MODEL": settings.default_model}
-    if settings.draft_model:
-        ours[f"{PREFIX}DRAFT_MODEL"] = settings.draft_model
-    environment = {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
+    """Returns the environment for `bentoml serve`, which has another working directory: its home is our data directory,
+    paths and default model are those of the settings, and it reports no usage data. With `for_terminal` it writes its
+    log as on a terminal, although its parent shows it there."""
+    database = settings.database_url and settings.database_url.get_secret_value()
+    ours = {
+        f"{PREFIX}DATA_DIR": str(settings.data_dir),
+        f"{PREFIX}GUARD_FILE": settings.guard_file and str(settings.guard_file),
+        f"{PREFIX}VLLM_PYTHON": settings.vllm_python and str(settings.vllm_python),
+        f"{PREFIX}DATABASE_URL": database,
+        f"{PREFIX}DEFAULT_MODEL": settings.default_model,
+        f"{PREFIX}DRAFT_MODEL": settings.draft_model,
+    }
+    others = {name: value for name, value in os.environ.items() if name.upper() not in ours}
+    environment = {**others, **{name: value for name, value in ours.items() if value}}
+    environment |= {"BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
     if for_terminal and settings.log_format == "auto":
         environment[f"{PREFIX}LOG_FORMAT"] = "console"
     if for_terminal and colours_wanted(terminal=True):

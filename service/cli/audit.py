@@ -16,7 +16,7 @@ from rich.text import Text
 
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, answer, console, print_json, who
-from service.errors import DosirakError, InvalidRequest, Unavailable
+from service.errors import DosirakError, InvalidRequest, NotFound, Unavailable
 from service.storage.audit.chain import CUT, Row, Walk, entry
 from service.storage.database.unusable import UnusableDatabase
 
@@ -53,15 +53,17 @@ def verify(
     if json:
         named = {"number": last.number, "hash": last.hash} if last else None
         ok, cut = not walk.problems, walk.cut or None
-        print_json({"ok": ok, "problems": walk.problems, "rows": walk.rows, "cut": cut, "last": named})
+        rows = {"rows": walk.rows, "compared": walk.compared, "cut": cut, "last": named}
+        print_json({"ok": ok, "problems": walk.problems, **rows})
     else:
         for sentence in walk.problems:
             console.print(Text(sentence, "red"), soft_wrap=True)
         if walk.cut:
             console.print(Text(walk.cut), soft_wrap=True)
         shown = f"; the last is {last.number}:{last.hash}" if last else ""
+        compared = f" ({walk.compared} compared with anchors)" if anchor or log else ""
         console.print(
-            f"{walk.rows} rows, {len(walk.problems) or 'no'} problems{shown}", soft_wrap=True, highlight=False
+            f"{walk.rows} rows{compared}, {len(walk.problems) or 'no'} problems{shown}", soft_wrap=True, highlight=False
         )
     if walk.problems:
         raise typer.Exit(1)
@@ -95,12 +97,12 @@ def cut(
 def tell(action: str, *subjects: str, **detail: object) -> None:
     """Has the audit say what a command has done. Before a server has made the database there is no audit."""
     settings = settings_or_exit(console)
-    if settings.database_url is None and not (settings.data_dir / "sessions.db").exists():
-        return
     who = {"owner": settings.who, "instance": "command"}
     told = [entry(action, "done", detail, subject=subject, **who) for subject in subjects]
     try:
         _run(lambda trail: trail.add(told))
+    except NotFound:
+        return
     except DosirakError as error:
         typer.echo(f"It is done; the audit has no row of it: {error}", err=True)
 
@@ -111,8 +113,14 @@ def _run(work: Callable[[Trail], Awaitable[Result]]) -> Result:
     from service.storage.database import migrating
     from service.storage.database.database import Database
 
+    settings = settings_or_exit(console)
+    if settings.database_url is None and not (settings.data_dir / "sessions.db").exists():
+        raise NotFound(
+            f"There is no database at {settings.data_dir / 'sessions.db'}: set DOSIRAK_DATA_DIR as the server's"
+        )
+
     async def run() -> Result:
-        database = Database(settings_or_exit(console).session_database, PATIENCE_SECONDS)
+        database = Database(settings.session_database, PATIENCE_SECONDS)
         try:
             await migrating.upgrade(database)
             return await work(Trail(database))
@@ -146,4 +154,6 @@ def _logged(path: Path) -> dict[int, str]:
             continue
         if line.event == "audit":
             found[line.number] = line.hash
+    if not found:
+        raise InvalidRequest(f"--log {path} has no line of the audit: give a server's log in JSON, or an export")
     return found

@@ -20,6 +20,8 @@ Fields = Mapping[str, object]
 Value = TypeVar("Value")
 PAGE: Final = 100
 TIMEOUT: Final = httpx.Timeout(600, connect=5)
+_HERE: Final = ("localhost", "127.0.0.1", "::1")
+"""Hosts that no proxy of the environment is asked for."""
 """An answer may wait for its turn."""
 
 
@@ -50,7 +52,8 @@ class Client:
     def of(cls, url: str, headers: Mapping[str, str]) -> Client:
         """Returns a client. Raises InvalidRequest for a text that is no address."""
         try:
-            return cls(httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT))
+            here = httpx.URL(url).host in _HERE
+            return cls(httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, trust_env=not here))
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"{url} is no address ({error}): write it as in http://127.0.0.1:3000") from None
 

@@ -20,7 +20,7 @@ from models.repository.repository import Repository
 from service import cli
 from service.api.edge.audited import GIVING, OPERATIONS
 from service.api.router import plain_routes
-from service.errors import StorageFull, Unavailable
+from service.errors import InvalidRequest, NotFound, StorageFull, Unavailable
 from service.storage.audit.trail import Trail
 from service.ui import routes as ui
 from tests.api.conftest import KEY
@@ -130,7 +130,7 @@ async def test_every_operation_is_told(world: World) -> None:
         ("PUT", f"{ALIAS}/rollout", rollout, "rollouts.put", "other@stable", "done"),
         ("DELETE", f"{ALIAS}/rollout", None, "rollouts.abort", "other@stable", "done"),
         ("PUT", f"{ALIAS}/rollout", rollout, "rollouts.put", "other@stable", "done"),
-        ("POST", f"{ALIAS}/rollout/promote", {}, "rollouts.promote", "other@stable", "done"),
+        ("POST", f"{ALIAS}/rollout/promote", {"override": False}, "rollouts.promote", "other@stable", "done"),
         ("DELETE", ALIAS, None, "aliases.delete", "other@stable", "done"),
         ("PATCH", f"{VERSION}/1", {"tool_parser": "none"}, "versions.parsers", "other:1", "done"),
         ("POST", f"{VERSION}/1/quantize", {}, "versions.quantize", "other:1", "begun"),
@@ -165,7 +165,8 @@ async def test_every_operation_is_told(world: World) -> None:
         assert row is not None and (row["action"], row["subject"]) == (action, subject), f"{path}: {row}"
         assert ((f"step-{number}", "begun") in by_request) == (outcome == "begun" or action in GIVING)
     instance = world.app.state.service.instances.id
-    assert {(each["instance"], each["peer"]) for each in told} == {(instance, "127.0.0.1")}
+    by_clients = [each for each in told if each["request_id"]]  # beside them, a job that was begun may have ended
+    assert {(each["instance"], each["peer"]) for each in by_clients} == {(instance, "127.0.0.1")}
     assert {each["owner"] for each in told} == {told[0]["owner"]} and told[0]["owner"].startswith("key:")
     named = {operation.action for operation in OPERATIONS.values()}
     assert named - {each["action"] for each in told} == {"jobs.cancel"}
@@ -281,12 +282,20 @@ async def test_the_command_verifies_exports_and_cuts(world: World, tmp_path: Pat
                 connection.execute(statement)
 
     def commands() -> None:
+        empty = tmp_path / "console.log"
+        empty.write_text("14:08 POST /x 200\n")
+        with pytest.raises(InvalidRequest, match="has no line of the audit"):
+            CliRunner().invoke(cli.app, ["audit", "verify", "--log", str(empty)], catch_exceptions=False)
+        with pytest.raises(NotFound, match=r"There is no database at .*: set DOSIRAK_DATA_DIR"):
+            nowhere = {"DOSIRAK_DATA_DIR": str(tmp_path / "nowhere")}
+            CliRunner().invoke(cli.app, ["audit", "verify"], env=nowhere, catch_exceptions=False)
+        assert not (tmp_path / "nowhere").exists()
         told = json.loads(run("verify", "--json"))
         assert told["ok"] and told["last"] == {"number": last["number"], "hash": last["hash"]}
         copy = tmp_path / "copy.jsonl"
         copy.write_text(run("export"))
         assert json.loads(copy.read_text().splitlines()[-1]) == last
-        assert "no problems" in run("verify", "--log", str(log))
+        assert "rows (3 compared with anchors), no problems" in run("verify", "--log", str(log))
         assert "no problems" in run("verify", "--log", str(copy), "--anchor", f"{last['number']}:{last['hash']}")
         run("promote", "other:3", "--alias", "stable", group="model")
         told = json.loads(run("export").splitlines()[-1])

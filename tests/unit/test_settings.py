@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.settings import PREFIX, Settings, refused_names
+from service.settings import PREFIX, Settings, child_environment, refused_names
 from tests.e2e.server import ROOT
 
 NAMES = sorted(name.upper() for name in Settings.model_fields)
@@ -101,3 +102,46 @@ def test_every_way_to_start_says_so(command: tuple[str, ...], tmp_path: Path) ->
     )
     assert ended.returncode not in (0, None)
     assert "DOSIRAK_HOSTT is no setting: did you mean DOSIRAK_HOST?" in " ".join((ended.stdout + ended.stderr).split())
+
+
+def test_a_server_in_another_directory_has_the_same_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`dosirak serve` reads relative paths where it was started, and so must the server that it starts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("dosirak_data_dir", "data")
+    monkeypatch.setenv("DOSIRAK_GUARD_FILE", "guard.toml")
+    monkeypatch.setenv("DOSIRAK_VLLM_PYTHON", "")
+    monkeypatch.setenv("DOSIRAK_DATABASE_URL", "sqlite+aiosqlite:///a%20b.db?timeout=5")
+    settings = Settings()
+    environment = child_environment(settings)
+    for name in [each for each in os.environ if each.upper().startswith(PREFIX)]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        if name.upper().startswith(PREFIX):
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir("/")
+    again = Settings()
+    assert (again.data_dir, again.guard_file) == (tmp_path / "data", tmp_path / "guard.toml")
+    assert again.session_database == f"sqlite+aiosqlite:///{tmp_path}/a%20b.db?timeout=5"
+    assert again == settings and again.vllm_python is None
+
+
+def test_an_empty_directory_is_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Settings().data_dir
+    monkeypatch.setenv("DOSIRAK_DATA_DIR", "")
+    assert Settings().data_dir == usual
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ADMIN_KEY", "비밀번호", "of ASCII characters alone"),
+        ("ADMIN_KEY", "a\nb", "of ASCII characters alone"),
+        ("DRAIN_SECONDS", "inf", "finite number"),
+        ("HEADER_SECONDS", "inf", "finite number"),
+        ("DRAIN_SECONDS", "1e9", "less than or equal to 86400"),
+    ],
+)
+def test_what_could_not_act_is_refused(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"DOSIRAK_{name}", value)
+    with pytest.raises(ValidationError, match=said):
+        Settings()

@@ -24,6 +24,7 @@ import pytest
 from rich.console import Console
 
 from models.repository.repository import Repository
+from service.cli.client import Client
 from service.cli.serve import checks, serving
 from service.cli.serve.checks import CannotStart
 from service.cli.serve.showing import Screen, show_first_answer, slow_kernels, wait_until_ready
@@ -125,6 +126,50 @@ def test_a_directory_of_another_user(file: str) -> None:
     finally:
         directory.chmod(0o755)
         shutil.rmtree(directory)
+
+
+def test_what_a_file_system_puts_there_is_no_ones_data() -> None:
+    directory = Path(tempfile.mkdtemp())
+    for name in ("lost+found", ".snapshot"):
+        (directory / name).mkdir(mode=0o700)
+    directory.chmod(0o777)
+    try:
+        with as_nobody():
+            checks.check_directory(directory)
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_no_proxy_hears_of_a_server_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(b'{"name": "Dosirak"}') as port, listening() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        assert checks.is_dosirak(Settings(port=port))
+        here, elsewhere = (Client.of(f"http://{host}:{port}", {}) for host in ("127.0.0.1", "192.0.2.1"))
+        assert here._http._mounts == {} != elsewhere._http._mounts
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), RuntimeError("a defect"), CannotStart("no model")])
+def test_no_end_of_the_command_leaves_a_server_behind(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where nobody reads what the command shows: rich ends it then."""
+    children = list[subprocess.Popen[bytes]]()
+
+    def start(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
+        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], process_group=0))
+        return children[0]
+
+    def fail(*_: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(serving, "start", start)
+    monkeypatch.setattr(serving, "wait_until_ready", fail)
+    with pytest.raises(type(error)):
+        serving.serve(Settings(data_dir=tmp_path, port=free_port(), preload=False), console())
+    assert children[0].poll() == -signal.SIGTERM
 
 
 def on_a_small_disk(size: str, program: str, directory: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from models.errors import RepositoryError
 from models.imports.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
 from models.repository.standing import standings
 from service.cli.doctor.checks import Surroundings
-from service.cli.serve.checks import address, is_dosirak, resolve, try_to_listen
+from service.cli.serve.checks import address, foreign_in, is_dosirak, resolve, try_to_listen
 from service.cli.serve.command import entry_for
 from service.deployments.needs import loaded_bytes
 from service.engine.runner.native.build import COMPILERS
@@ -68,9 +68,10 @@ def _unwritable(directory: Path) -> str:
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"dosirak")
+        foreign = foreign_in(directory) if existing == directory else None
     except OSError as error:
         return error.strerror or str(error)
-    return ""
+    return f"{foreign.name} belongs to another user" if foreign is not None else ""
 
 
 def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:

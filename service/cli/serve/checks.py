@@ -64,7 +64,7 @@ def try_to_listen(family: socket.AddressFamily, ip: str, port: int) -> None:
 def is_dosirak(settings: Settings) -> bool:
     """Returns whether a server of this project answers at the address, to the key of these settings."""
     try:
-        answer = httpx.get(f"{address(settings)}/", headers=authorization(settings), timeout=2)
+        answer = httpx.get(f"{address(settings)}/", headers=authorization(settings), timeout=2, trust_env=False)
         return bool(answer.json()["name"] == "Dosirak")
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False
@@ -122,14 +122,21 @@ def check_directory(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(bytes(4096))
             probe.flush()
-        foreign = [each for each in sorted(directory.iterdir()) if not _usable(each)]
+        foreign = foreign_in(directory)
     except OSError as error:
         raise CannotStart(_why_not_written(directory, error)) from None
-    if foreign:
+    if foreign is not None:
         raise CannotStart(
-            f"{foreign[0]} belongs to {_owner(foreign[0])} and cannot be written: give it to "
-            f"{_this_user(directory)}, {ELSEWHERE}"
+            f"{foreign} belongs to {_owner(foreign)} and cannot be written: give it to {_this_user(directory)}, "
+            f"{ELSEWHERE}"
         )
+
+
+def foreign_in(directory: Path) -> Path | None:
+    """Returns what of a data directory cannot be read and written, the first by name; None where all can. What file
+    systems put there is not looked at: `lost+found`, and names with a dot, as `.snapshot`. Raises OSError."""
+    named = (each for each in sorted(directory.iterdir()) if each.name[0] != "." and each.name != "lost+found")
+    return next((each for each in named if not _usable(each)), None)
 
 
 def _usable(path: Path) -> bool:

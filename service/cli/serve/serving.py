@@ -102,6 +102,15 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ends the child after its running answers, or at once at a Ctrl-C."""
+    try:
+        child.terminate()
+        wait(child)
+    except KeyboardInterrupt:
+        kill(child)
+
+
 def exit_status(returned: int) -> int:
     """Returns the command's status for the child's: 0 where a signal to end was obeyed."""
     return 0 if returned in (0, -signal.SIGTERM, -signal.SIGINT) else abs(returned)
@@ -140,19 +149,23 @@ class _Serving:
     def _run_child(self, listening: str) -> int:
         settings, shared = self.settings, sys.stdout.isatty() and sys.stderr.isatty()
         command = serve_command(listening, settings.port, settings.drain_seconds)
-        child = start(command, child_environment(settings, for_terminal=shared), piped=shared)
-        screen = Screen(self.console, child.stdout) if child.stdout else None
         url, headers = address(settings), authorization(settings)
+        with httpx.Client(base_url=url, headers=headers, timeout=5, trust_env=False) as client:
+            child = start(command, child_environment(settings, for_terminal=shared), piped=shared)
+            try:
+                return self._attend(child, client)
+            except BaseException:  # a console that is gone, an error of ours: no server is left behind
+                _end(child)
+                raise
+
+    def _attend(self, child: subprocess.Popen[bytes], client: httpx.Client) -> int:
+        screen = Screen(self.console, child.stdout) if child.stdout else None
         try:
-            with drained_by_signals(child), httpx.Client(base_url=url, headers=headers, timeout=5) as client:
+            with drained_by_signals(child):
                 try:
                     return self._watch(child, client, screen)
                 except KeyboardInterrupt:
                     return self._interrupted(child, client)
-                except checks.CannotStart:
-                    child.terminate()
-                    wait(child)
-                    raise
         finally:
             if screen is not None:
                 screen.finish(LAST_LINES_SECONDS)
@@ -167,7 +180,7 @@ class _Serving:
                 self._warn(
                     f"not ready after {seconds:g} s, and it goes on trying: {why_not_ready(client) or 'see its log'}"
                 )
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:  # no answer, or none in JSON
             self._warn(f"the server did not answer ({error}); its log above says why")
         status = exit_status(wait(child))
         if status:

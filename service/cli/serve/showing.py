@@ -74,7 +74,8 @@ def _tell_failures(deployed: list[dict[str, Any]], shown_reasons: set[str], cons
     for each in deployed:
         if each["state"] == "failed" and each["error"] and each["error"] not in shown_reasons:
             shown_reasons.add(each["error"])
-            console.print(f"[yellow]{each['model']} cannot be loaded[/]: {each['error']}. It is tried again.")
+            named = (f"{each['model']} cannot be loaded", "yellow")
+            console.print(Text.assemble(named, f": {each['error']}. It is tried again."), soft_wrap=True)
 
 
 def _require_model(client: httpx.Client) -> None:

@@ -98,11 +98,11 @@ def hash_of(number: int, entry: Entry, previous: str) -> str:
 
 class Walk:
     """Reads a chain from its first row to its last. `problems` says what does not fit, `cut` which rows are cut and by
-    whom; `rows` is how many there are."""
+    whom; `rows` is how many there are, `compared` how many of them an anchor names."""
 
     def __init__(self, anchors: Mapping[int, str] | None = None) -> None:
         """`anchors` are hashes by row, as the log or another copy has them."""
-        self.rows = 0
+        self.rows = self.compared = 0
         self.cut = ""
         self.problems: list[str] = []
         self.last: Row | None = None
@@ -116,6 +116,7 @@ class Walk:
         if not is_whole:
             self._add(f"Row {row.number} was changed or moved: it does not fit its hash")
         self._link(row, is_whole)
+        self.compared += row.number in self._anchors
         anchor = self._anchors.pop(row.number, row.hash)
         if anchor != row.hash:
             self._add(f"Row {row.number} is not the one that the anchor names: it or a row before was written anew")
