@@ -100,6 +100,9 @@ export type CalledFunction = { "name": string; "arguments": string };
 
 export type CalledTool = { "id": string; "type": "function"; "function": CalledFunction };
 
+/** The promotion of a rollout's candidate. */
+export type CandidateBody = { "reason"?: string; "override"?: boolean };
+
 /** One change of an alias. `overridden` has the limits of the gate that the version broke. */
 export type Change = { "action": "promote" | "rollback" | "remove" | "delete"; "alias": (string | null); "version": (string | null); "previous": (string | null); "reason": string; "actor": string; "time": string; "overridden": (string)[] };
 
@@ -536,7 +539,8 @@ export type Observed = { "base": ObservedVersion; "candidate": ObservedVersion; 
 
 export type ObservedShadow = { "compared": number; "same": number; "agreement": number; "length_ratio": number; "latency_ratio": number };
 
-export type ObservedVersion = { "requests": number; "error_rate": number; "ttft_p95_ms": (number | null) };
+/** `timed` counts the requests whose TTFT is known. */
+export type ObservedVersion = { "requests": number; "timed": number; "error_rate": number; "ttft_p95_ms": (number | null) };
 
 export type OfItem = { "sequence_number": number; "type": "response.output_item.added" | "response.output_item.done"; "output_index": number; "item": (OutputMessage | FunctionCall | Reasoning) };
 
@@ -1059,7 +1063,7 @@ export interface Operations {
   "DELETE /v1/repository/models/{name}/aliases/{alias}/rollout": { body: never; answer: RolloutShown };
   "GET /v1/repository/models/{name}/aliases/{alias}/rollout": { body: never; answer: Rollouts };
   "PUT /v1/repository/models/{name}/aliases/{alias}/rollout": { body: RolloutBody; answer: RunningRollout };
-  "POST /v1/repository/models/{name}/aliases/{alias}/rollout/promote": { body: ReasonBody; answer: RolloutShown };
+  "POST /v1/repository/models/{name}/aliases/{alias}/rollout/promote": { body: CandidateBody; answer: RolloutShown };
   "GET /v1/repository/models/{name}/compare": { body: never; answer: ComparedVersions };
   "POST /v1/repository/models/{name}/versions": { body: ImportBody; answer: JobShown };
   "DELETE /v1/repository/models/{name}/versions/{version}": { body: never; answer: Deleted };

@@ -122,7 +122,7 @@ def _request(action: Action) -> tuple[str, str, dict[str, Any] | None]:
     if isinstance(action, BeginRollout):
         return "PUT", f"{path}/rollout", {"candidate": action.candidate, "weight": action.weight, "override": True}
     if isinstance(action, EndRollout) and action.kind == "promote_rollout":
-        return "POST", f"{path}/rollout/promote", {"reason": REASON}
+        return "POST", f"{path}/rollout/promote", {"reason": REASON, "override": True}
     return "DELETE", f"{path}/rollout", None
 
 

@@ -189,11 +189,12 @@ class Repository:
         return leases.is_marked(self.path(manifest) / staging.MANIFEST)
 
     def lease(self, manifest: Manifest) -> leases.Lease:
-        """Keeps a version from being deleted, by any process, until it is released. Raises NotFound."""
+        """Keeps a version from being deleted, by any process, until it is released. Raises NotFound, and Unreachable
+        where the records are shared."""
         lease = leases.Lease(self.path(manifest))
         try:
             lease.ended = self.records.lease(manifest.name, manifest.version)
-        except NotFound:
+        except BaseException:
             lease.release()
             raise
         return lease
@@ -334,7 +335,7 @@ class Repository:
                 self.layout.version(reference).rename(gone)
             with suppress(OSError):  # it is deleted: what is left of it goes with the next sweep
                 durable.sync(self.layout.models / name)
-                shutil.rmtree(gone)  # first, for on a full disk it makes room
+                shutil.rmtree(gone, ignore_errors=True)  # first: it makes room on a full disk
                 self.layout.report(name, version).unlink(missing_ok=True)
                 shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
                 self.point_latest(name)

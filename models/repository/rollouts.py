@@ -19,6 +19,8 @@ from models.repository.disk.journal import timestamp
 from models.repository.repository import Repository
 
 ROLLOUTS: Final = "rollouts"
+WENT_WELL: Final = "the rollout went well"
+"""The reason of a promotion that has no other."""
 State = Literal["running", "promoted", "aborted", "rolled_back"]
 
 
@@ -96,11 +98,14 @@ def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = N
     Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
     alias points to already, or whose report breaks `limits`.
     """
-    candidate = repository.get(planned.name, planned.candidate)
-    broken = repository.broken_limits(candidate, planned.alias, limits) if limits else ()
-    if broken:
-        raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
     with repository.locked(planned.name):
+        candidate = repository.get(planned.name, planned.candidate)
+        broken = repository.broken_limits(candidate, planned.alias, limits) if limits else ()
+        if broken:
+            raise Conflict(
+                f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}. Roll out another version, or "
+                "override"
+            )
         base = repository.aliases(planned.name).get(planned.alias)
         if base is None:
             raise NotFound(f"{planned.name} has no alias {planned.alias!r} to roll out under; promote a version first")
@@ -119,28 +124,38 @@ def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = N
     return rollout
 
 
-def end(
-    repository: Repository, name: str, alias: str, state: State, reason: str, candidate: str | None = None
-) -> Rollout:
-    """Close the running rollout (of `candidate`, if given). Promotes nothing. Raises NotFound if there is none, Stale
-    if its candidate is another one."""
+def end(repository: Repository, name: str, alias: str, state: State, reason: str, began: str | None = None) -> Rollout:
+    """Close the running rollout; with `began`, only the one that started then. Promotes nothing. Raises NotFound if
+    there is none, Stale if another one runs."""
     with repository.locked(name):
         under_way = running(repository, name, alias)
         if under_way is None:
             raise NotFound(f"There is no rollout of {name}@{alias}")
-        if candidate not in (None, under_way.candidate):
-            raise Stale(f"{under_way.reference} is being rolled out, not {name}:{candidate}")
+        if began not in (None, under_way.started_at):
+            raise Stale(f"{under_way.reference} is being rolled out since {under_way.started_at}, not since {began}")
         return _close(repository, under_way, state, reason)
 
 
-def promote(repository: Repository, name: str, alias: str, reason: str, actor: str = "") -> Rollout:
-    """Point the alias to the candidate, which ends the rollout. Raises NotFound if there is none, and as
-    `Repository.promote`. The alias moves first. A crash in between leaves a rollout whose base the alias has left,
-    which no longer counts."""
+def promote(
+    repository: Repository,
+    name: str,
+    alias: str,
+    reason: str,
+    actor: str = "",
+    limits: gate.Limits | None = None,
+    override: bool = False,
+) -> Rollout:
+    """Point the alias to the candidate, which ends the rollout; `limits` and `override` are those of
+    `Repository.promote`: the candidate may have been measured since the rollout began. Raises NotFound if there is
+    none, and as `Repository.promote`. The alias moves first. A crash in between leaves a rollout whose base the alias
+    has left, which no longer counts."""
+    reason = reason if override else reason or WENT_WELL
     under_way = running(repository, name, alias)
     if under_way is None:
         raise NotFound(f"There is no rollout of {name}@{alias}")
-    repository.promote(name, alias, under_way.candidate, reason, actor, expected=under_way.base)
+    repository.promote(
+        name, alias, under_way.candidate, reason, actor, expected=under_way.base, limits=limits, override=override
+    )
     with repository.locked(name):
         return _close(repository, under_way, "promoted", reason)
 

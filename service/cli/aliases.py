@@ -11,9 +11,10 @@ import msgspec
 import typer
 from rich.table import Column, Table
 
-from models.errors import InvalidReference
+from models.errors import InvalidReference, NotFound
 from models.manifest import DEFAULT_ALIAS
 from models.repository import rollouts
+from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.cli.audit import tell
 from service.cli.settings import settings_or_exit
@@ -84,24 +85,35 @@ def rollout(
     name: Name,
     alias: Alias = "production",
     candidate: Annotated[str | None, typer.Option(help="Begin with this version, or change its weight.")] = None,
-    weight: Annotated[float, typer.Option(min=0, max=100, help="Percent of the conversations.")] = 10.0,
-    sticky: Annotated[bool, typer.Option(help="A conversation stays where it began.")] = True,
-    shadow: Annotated[bool, typer.Option(help="Compare answers that nobody receives.")] = False,
+    weight: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Percent of the conversations; 10 at the beginning.")
+    ] = None,
+    sticky: Annotated[bool | None, typer.Option(help="A conversation stays where it began, unless told.")] = None,
+    shadow: Annotated[bool | None, typer.Option(help="Compare answers that nobody receives.")] = None,
     promote: Annotated[bool, typer.Option("--promote", help="Point the alias to the candidate.")] = False,
     abort: Annotated[bool, typer.Option("--abort", help="Send everybody back.")] = False,
+    override: Annotated[
+        bool,
+        typer.Option("--override", help="Also where its report breaks the gate's limits; promoting takes a reason."),
+    ] = False,
     reason: Reason = "",
     json: Json = False,
 ) -> None:
     """Begin, change, promote or abort a rollout; without an option, show what was rolled out."""
-    if sum((candidate is not None, promote, abort)) > 1:
-        raise InvalidReference("choose one of --candidate, --promote and --abort")
-    store = repository()
-    if candidate is not None:
-        planned = Rollout(name, alias, "", candidate, weight, sticky, shadow, RolloutLimits(), "")
-        rollouts.put(store, planned, settings_or_exit(console).gate(alias))
-        tell("rollouts.put", f"{name}@{alias}", candidate=candidate, weight=weight, shadow=shadow)
+    changes = {"candidate": candidate, "weight": weight, "sticky": sticky, "shadow": shadow}
+    changes = {option: value for option, value in changes.items() if value is not None}
+    if sum((bool(changes), promote, abort)) > 1:
+        raise InvalidReference(
+            "--candidate, --weight, --sticky and --shadow begin or change a rollout, --promote and --abort end it: "
+            "choose one"
+        )
+    settings, store = settings_or_exit(console), repository()
+    limits = settings.gate(alias)
+    if changes:
+        put = rollouts.put(store, _planned(store, name, alias, changes), None if override else limits)
+        tell("rollouts.put", f"{name}@{alias}", candidate=put.candidate, weight=put.weight, shadow=put.shadow)
     elif promote:
-        rollouts.promote(store, name, alias, reason or "the rollout went well", who())
+        rollouts.promote(store, name, alias, reason, settings.who, limits, override)
         tell("rollouts.promote", f"{name}@{alias}")
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
@@ -112,3 +124,15 @@ def rollout(
         weighed = f"{each.weight:g} %" + (", shadow" if each.shadow else "")
         table.add_row(each.reference, weighed, each.state, each.started_at, each.ended_at or "–", each.reason)
     answer(json, msgspec.to_builtins(past), table)
+
+
+def _planned(store: Repository, name: str, alias: str, changes: dict[str, Any]) -> Rollout:
+    """Returns the running rollout with `changes`; with another candidate, a new one. Raises NotFound where there is
+    none to change."""
+    running = rollouts.running(store, name, alias)
+    candidate = changes.get("candidate", running and running.candidate)
+    if candidate is None:
+        raise NotFound(f"There is no rollout of {name}@{alias} to change; begin one with --candidate")
+    if running is None or running.candidate != candidate:
+        running = Rollout(name, alias, "", candidate, 10.0, True, False, RolloutLimits(), "")
+    return msgspec.structs.replace(running, **changes)

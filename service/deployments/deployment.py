@@ -22,6 +22,7 @@ from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.engine_choice import require_same_tokens
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
+from service.deployments.leasing import leased
 from service.deployments.memory import Memory
 from service.engine.client.engine import Engine, EngineState
 from service.engine.protocol.messages import EngineInfo, Request, StepOutput
@@ -163,7 +164,7 @@ class Deployment:
         try:
             self.phase = "waiting for other loads"
             async with self._memory.promised(self.manifest.reference, self.needed_bytes):
-                self._lease = repository.lease(self.manifest)
+                self._lease = await leased(repository, self.manifest)
                 await self._fetch(repository)
                 parsers = await asyncio.to_thread(parsers_of, repository, self.manifest)
                 loading = asyncio.create_task(self._load(repository.path(self.manifest), parsers))

@@ -21,6 +21,7 @@ from models.manifest import Manifest
 from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
+from service.deployments.leasing import leased
 from service.deployments.needs import loaded_bytes
 from service.engine.client.client import Engine, EngineFailed, EngineState
 from service.engine.kinds.options import DOSIRAK
@@ -100,10 +101,11 @@ class SharedEngines:
             for lease in group.leases:
                 lease.release()
 
-    def lease(self, group: _Group) -> None:
-        """Keeps the files that the group's processes read from being deleted."""
-        versions = (group.starter.manifest, group.options.draft)
-        group.leases = [self._repository.lease(each) for each in versions if each is not None]
+    async def lease(self, group: _Group) -> None:
+        """Keeps the files that the group's processes read from being deleted, until its last member leaves."""
+        for version in (group.starter.manifest, group.options.draft):
+            if version is not None:
+                group.leases.append(await leased(self._repository, version))
 
     def directory(self, manifest: Manifest) -> str:
         return str(self._repository.path(manifest))
@@ -208,7 +210,7 @@ class EngineHandle:
             self._group = self._shared.enter(self, self._options)
             self._joined = self._may_have_adapter = self._group.starter is self
         if group is not None:
-            self._shared.lease(group)
+            await self._shared.lease(group)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:

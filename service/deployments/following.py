@@ -44,6 +44,9 @@ class Following:
         self._answering: dict[ModelReference, Deployment] = {}
         """By reference without a version: the deployment that answers until the reference's new version is ready."""
         self._trials: set[str] = set()
+        self._unasked: dict[Deployment, ModelReference] = {}
+        """The loads that no request began, until they have settled: for a reference that moved, or for a candidate
+        under one."""
 
     def deployed(self, reference: ModelReference) -> Deployment | None:
         """Returns the deployment that answers for `reference`; None before it is loaded. Loads nothing. Raises
@@ -72,7 +75,7 @@ class Following:
         if present is None:
             return self._begin_loading(target)
         if new is None or new.failed_for(RETRY_SECONDS):
-            self._begin_loading(target)
+            self._unasked[self._begin_loading(target)] = reference
         return present
 
     def candidate(self, rollout: Rollout) -> Deployment | None:
@@ -80,18 +83,28 @@ class Following:
         loaded."""
         candidate = self._loaded.get(rollout.reference)
         if candidate is None:
-            try:
-                self._begin_loading(self._router.resolve(rollout.reference))
-            except DosirakError as error:
-                self._rollouts.withdraw(rollout, error.message)
+            self._begin_trial(rollout)
             return None
         if candidate.state is DeploymentState.FAILED:
             self._rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
         return candidate if candidate.state is DeploymentState.READY else None
 
+    def _begin_trial(self, rollout: Rollout) -> None:
+        try:
+            target = self._router.resolve(rollout.reference)
+        except DosirakError as error:
+            if not self._rollouts.may_arrive(rollout):
+                self._rollouts.withdraw(rollout, error.message)
+            return
+        try:
+            self._unasked[self._begin_loading(target)] = ModelReference(rollout.name, alias=rollout.alias)
+        except DosirakError as error:
+            self._rollouts.withdraw(rollout, error.message)
+
     def load_moved(self) -> None:
         """Begins to load the versions that the references in use, and the rollouts, mean now. Where a version cannot be
-        loaded, its deployment's state says so, and the present version goes on. Raises OSError where the repository
+        loaded, its deployment's state says so, and the present version goes on. A version that loaded for nothing,
+        because its alias moved on or its rollout ended meanwhile, is unloaded. Raises OSError where the repository
         cannot be read."""
         for reference in tuple(self._answering):
             with contextlib.suppress(DosirakError):
@@ -104,6 +117,7 @@ class Following:
             if (deployment := self._loaded.get(ended)) is not None:
                 self._retire(deployment)
         self._trials = trials
+        self._retire_overtaken()
 
     def is_on_trial(self, deployment: Deployment) -> bool:
         """Returns whether the deployment is the candidate of a rollout."""
@@ -126,9 +140,23 @@ class Following:
             )
             self._retire(before)
 
+    def _retire_overtaken(self) -> None:
+        """Drains the versions that loaded for nothing: their reference means another version by now."""
+        for deployment, reference in tuple(self._unasked.items()):
+            if deployment.state is not DeploymentState.LOADING:
+                del self._unasked[deployment]
+                if not self._means(reference, deployment):
+                    self._retire(deployment)
+
+    def _means(self, reference: ModelReference, deployment: Deployment) -> bool:
+        with contextlib.suppress(DosirakError):
+            return self._router.resolve(reference).reference == deployment.manifest.reference
+        return False
+
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""
         if deployment.pinned or deployment in self._answering.values() or self.is_on_trial(deployment):
             return
         if deployment.state is DeploymentState.READY:
+            self._unasked.pop(deployment, None)
             self._loaded.begin_unloading(deployment)

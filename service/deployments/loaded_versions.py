@@ -81,7 +81,9 @@ class LoadedVersions:
             used, own = running or chosen, 0 if running else chosen.kind.own_bytes
             needed = self._engines.needed_bytes(manifest, used.draft) + own
             engine = self._engines.engine(manifest, chosen)
+            failed = deployment
             deployment = Deployment(manifest, engine, needed, self.activity, used, self._memory)
+            deployment.pinned = failed is not None and failed.pinned
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment

@@ -32,20 +32,25 @@ WITHDRAW: Final = "withdraw_rollout"
 MOST_REMEMBERED = 100_000
 WINDOW = 500
 """How many of a version's last answers count."""
+LEAST_TIMES: Final = 60
+"""A p95 of fewer times is about the longest of them, which one slow answer makes."""
 
 
 @dataclass(slots=True)
 class Observed:
-    """The last answers of one version: whether each failed, and the seconds to its first token."""
+    """The last answers of one version: whether each failed, and the seconds to its first token. `timed` counts the
+    `requests` whose time is known: no batch waits for a first token."""
 
     failed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
     ttft: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     requests: int = 0
+    timed: int = 0
 
     def note(self, failed: bool, ttft: float | None) -> None:
         self.requests += 1
         self.failed.append(failed)
         if ttft is not None:
+            self.timed += 1
             self.ttft.append(ttft)
 
     @property
@@ -63,6 +68,7 @@ class Observed:
         p95 = self.ttft_p95
         return {
             "requests": self.requests,
+            "timed": self.timed,
             "error_rate": round(self.error_rate, 4),
             "ttft_p95_ms": None if p95 is None else round(p95 * 1000, 3),
         }
@@ -128,7 +134,7 @@ class Rollouts:
 
     def _end(self, rollout: Rollout, reason: str) -> None:
         try:
-            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
+            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.started_at)
         except Unreachable:
             raise
         except RepositoryError as error:  # another process or operator ended it first
@@ -171,18 +177,23 @@ class Rollouts:
         return f"{name}:{before}, which answered this conversation before, was {how}; {name}:{version} answers now"
 
     def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> None:
-        """Counts an answer of either version; rolls the candidate back where the answer breaks a limit."""
-        pair = self._pair(rollout)
+        """Counts an answer of either version, if its rollout still runs; rolls the candidate back where the answer
+        breaks a limit that the rollout has now."""
+        running = self._still(rollout)
+        if running is None:
+            return
+        pair = self._pair(running)
         if version in pair:
             pair[version].note(failed, ttft)
-        reason = broken_limit(rollout, pair[rollout.base], pair[rollout.candidate])
+        reason = broken_limit(running, pair[running.base], pair[running.candidate])
         if reason:
-            self.withdraw(rollout, reason)
+            self.withdraw(running, reason)
 
     def withdraw(self, rollout: Rollout, reason: str) -> None:
         """Rolls a candidate back, if its rollout still runs."""
-        if self._running.pop((rollout.name, rollout.alias), None) is None:
+        if self._still(rollout) is None:
             return
+        del self._running[rollout.name, rollout.alias]
         if not self._repository.records.shared:
             with suppress(OSError):
                 self._end(rollout, reason)
@@ -190,6 +201,14 @@ class Rollouts:
         if self._tasks is not None:
             self._withdrawn[_key(rollout)] = reason
             self._tasks.run(WITHDRAW, partial(self._end_later, rollout, reason))
+
+    def may_arrive(self, rollout: Rollout) -> bool:
+        """Returns whether a candidate that is not here may be on its way: instances that share records know a rollout
+        before they have the files of its candidate."""
+        records = self._repository.records
+        with suppress(RepositoryError):
+            return records.shared and rollout.candidate not in records.history(rollout.name).deleted
+        return records.shared
 
     def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
         """Counts a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and
@@ -204,6 +223,12 @@ class Rollouts:
             "shadow": shadowed.describe() if shadowed else None,
         }
 
+    def _still(self, rollout: Rollout) -> Rollout | None:
+        """Returns the rollout as it runs now: its weight and limits may have changed. Returns None where it has ended,
+        also where the same candidate is rolled out again."""
+        running = self.of(rollout.name, rollout.alias)
+        return running if running is not None and _key(running) == _key(rollout) else None
+
     def _pair(self, rollout: Rollout) -> dict[str, Observed]:
         return self._observed.setdefault(_key(rollout), {rollout.base: Observed(), rollout.candidate: Observed()})
 
@@ -216,7 +241,8 @@ def broken_limit(rollout: Rollout, base: Observed, candidate: Observed) -> str:
     if candidate.error_rate > limits.error_rate:
         return f"error rate {candidate.error_rate:.1%}, at most {limits.error_rate:.1%}"
     theirs, mine = base.ttft_p95, candidate.ttft_p95
-    if base.requests >= limits.min_requests and theirs and mine and mine > limits.ttft_p95_ratio * theirs:
+    is_timed = min(base.timed, candidate.timed) >= max(limits.min_requests, LEAST_TIMES)
+    if is_timed and theirs and mine and mine > limits.ttft_p95_ratio * theirs:
         return (
             f"TTFT p95 {mine / theirs:.1f}x that of {rollout.name}:{rollout.base}, at most {limits.ttft_p95_ratio:g}x"
         )

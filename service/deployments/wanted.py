@@ -15,7 +15,7 @@ from models.manifest import Manifest
 from models.repository.repository import Repository
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_choice import DeploymentSpec, EngineChoice, Named, refuse_other
-from service.deployments.following import Following
+from service.deployments.following import RETRY_SECONDS, Following
 from service.deployments.loaded_versions import LoadedVersions
 from service.errors import DosirakError
 
@@ -54,22 +54,29 @@ class WantedDeployments:
         self._following.unload(deployment, by_name=True)
 
     async def follow(self) -> None:
-        """Loads and unloads what another instance was asked to."""
+        """Loads and unloads what another instance was asked to. A load that failed is tried again; one that goes on is
+        unloaded when it has ended."""
         if not self._repository.records.shared:
             return
         specs = self._all()
         gone = [reference for reference in self._followed if reference not in specs]
         for reference, each in specs.items():
-            if self._followed.get(reference) != each:
+            if self._followed.get(reference) != each or self._has_failed(reference):
                 with contextlib.suppress(DosirakError):  # its files are on their way
                     manifest = self._choice.resolve(reference)
                     self._begin_loading(manifest, await self._choice.named(manifest, each))
                     self._followed[reference] = each
         for reference in gone:
-            del self._followed[reference]
             deployment = self._loaded.get(reference)
-            if deployment is not None and deployment.state is DeploymentState.READY:
+            if deployment is not None and deployment.state is DeploymentState.LOADING:
+                continue
+            del self._followed[reference]
+            if deployment is not None and deployment.state is not DeploymentState.DRAINING:
                 self._following.unload(deployment, by_name=True)
+
+    def _has_failed(self, reference: str) -> bool:
+        deployment = self._loaded.get(reference)
+        return deployment is not None and deployment.failed_for(RETRY_SECONDS)
 
     def _begin_loading(self, manifest: Manifest, named: Named) -> Deployment:
         deployment = self._loaded.begin_loading(manifest, lambda: self._choice.options(manifest, named))

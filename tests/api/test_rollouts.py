@@ -143,7 +143,8 @@ async def test_a_bad_candidate_is_taken_back_on_a_full_disk(world: World, monkey
             await asyncio.sleep(0.05)
 
 
-async def test_a_slow_candidate_is_rolled_back(world: World) -> None:
+async def test_a_slow_candidate_is_rolled_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.deployments.rollouts.LEAST_TIMES", 5)
     await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 3})
     world.engines[-1].step_seconds = 0.1
     numbers = itertools.count()
@@ -189,6 +190,20 @@ async def test_promoting_and_aborting(world: World) -> None:
     states = [each["state"] for each in (await world.client.get(URL)).json()["history"]]
     assert states == ["aborted", "promoted"]
     error(await world.client.post(f"{URL}/promote", json={}), 404, "not_found")
+
+
+async def test_a_candidate_that_was_found_worse_in_its_trial_is_promoted_only_with_a_reason(world: World) -> None:
+    repository = world.deployments.repository
+    await begin(world, weight=0)
+    worse = repository.get("demo", "2")
+    repository.put_report(worse, report(worse, msgspec.structs.replace(COMPARED, kl=9.0, perplexity_change=1.0)))
+    for body in ({}, {"reason": "it is hot"}, {"override": True}, {"override": True, "reason": " "}):
+        assert "perplexity" in error(await world.client.post(f"{URL}/promote", json=body), 409, "conflict")["error"]
+    assert (await world.client.get(URL)).json()["rollout"]["state"] == "running"
+    body = {"override": True, "reason": "it is hot"}
+    assert (await world.client.post(f"{URL}/promote", json=body)).json()["state"] == "promoted"
+    change = (await world.client.get(ALIAS)).json()["change"]
+    assert (change["version"], change["reason"]) == ("2", "it is hot") and "perplexity" in change["overridden"][0]
 
 
 async def test_an_alias_that_is_moved_by_hand_ends_the_rollout(world: World) -> None:

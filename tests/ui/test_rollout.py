@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from models.repository.rollouts import Rollout, RolloutLimits
-from service.deployments.rollouts import Observed, broken_limit
+from service.deployments.rollouts import LEAST_TIMES, Observed, broken_limit
 from tests.ui.browser import Window, cells, needs_browser
 
 pytestmark = needs_browser
@@ -93,9 +93,9 @@ def test_a_broken_guard_ends_the_rollout_before_ones_eyes(shown: Window, client:
     body = {"candidate": "1", "weight": 0, "guards": guards}
     client.put(f"{ALIASES}/slow/rollout", json=body)
     expect(page.get_by_role("status")).to_contain_text("demo:1 answers 0%")  # begun by another, seen here
-    _answers(client, "slow", "base", 1)
+    _answers(client, "slow", "base", LEAST_TIMES)
     client.put(f"{ALIASES}/slow/rollout", json={**body, "weight": 100})
-    _answers(client, "slow", "candidate", 1)
+    _answers(client, "slow", "candidate", LEAST_TIMES)
     expect(page.get_by_role("status")).to_contain_text(re.compile(r"demo:1 was taken back by itself: TTFT p95 [\d.]+x"))
     row = page.get_by_role("table", name="Guards").get_by_role("row").nth(2)
     expect(row).to_contain_text(re.compile(r"^TTFT p95 ratio[\d.]+×≤ 0.00×broken$"))
@@ -111,8 +111,9 @@ def test_guards_are_judged_as_the_server_judges_them(shown: Window) -> None:
     for _ in range(400):
         base, candidate = Observed(), Observed()
         for side in (base, candidate):
-            for _ in range(chance.randrange(7)):
-                side.note(chance.random() < 0.15, chance.choice([None, 0.1, 0.2, 0.5]))
+            times = chance.choice([(None, 0.1), (0.1, 0.2), (0.2, 0.5)])
+            for _ in range(chance.choice([0, 58, 120]) + chance.randrange(7)):
+                side.note(chance.random() < 0.15, chance.choice(times))
         observed = {"base": base.describe(), "candidate": candidate.describe()}
         cases.append({"guards": {"error_rate": 0.2, "ttft_p95_ratio": 2.0, "min_requests": 4}, "observed": observed})
         reasons.append(broken_limit(rollout, base, candidate))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from models.errors import InvalidSource
+from models.errors import InvalidSource, RepositoryError
+from models.repository import rollouts
 from models.repository.repository import Repository
+from models.repository.rollouts import Rollout, RolloutLimits
 from service import cli
 from service.settings import Settings
 from tests.checkpoints import save_llama
+from tests.reports import COMPARED, report
 from tests.versions import publish
 
 
@@ -27,6 +31,12 @@ def run(*words: str) -> str:
     result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(RepositoryError) as error:
+        run(*words)
+    return str(error.value)
 
 
 def test_import_quantize_verify_list(tmp_path: Path, data_dir: Path) -> None:
@@ -94,6 +104,53 @@ def test_rollouts(data_dir: Path) -> None:
     assert "promoted" in run("model", "rollout", "demo", "--promote")
     assert repository.resolve("demo").version == "3"
     assert [each["state"] for each in json.loads(run("model", "rollout", "demo", "--json"))] == ["aborted", "promoted"]
+
+
+def test_a_rollout_changes_what_was_asked_and_nothing_else(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two", "three"):
+        publish(repository, content)
+    run("model", "promote", "demo:1")
+    for words in ("--weight 50", "--shadow", "--no-sticky"):
+        assert "begin one with --candidate" in refused("model", "rollout", "demo", *words.split())
+    limits = RolloutLimits(0.5, 2.0, 7)
+    began = rollouts.put(repository, Rollout("demo", "production", "", "2", 5.0, False, True, limits, ""))
+    changes: list[tuple[str, dict[str, float | bool]]] = [
+        ("--candidate 2 --weight 50", {"weight": 50.0}),
+        ("--weight 20", {"weight": 20.0}),
+        ("--no-shadow", {"shadow": False}),
+        ("--sticky", {"sticky": True}),
+        ("", {}),
+    ]
+    for words, change in changes:
+        run("model", "rollout", "demo", *words.split())
+        began = msgspec.structs.replace(began, **change)
+        assert rollouts.history(repository, "demo", "production") == [began], words
+    assert "choose one" in refused("model", "rollout", "demo", "--weight", "50", "--promote")
+    assert "abort or promote it first" in refused("model", "rollout", "demo", "--candidate", "3")
+    run("model", "rollout", "demo", "--abort")
+    run("model", "rollout", "demo", "--candidate", "2")
+    fresh = rollouts.running(repository, "demo", "production")
+    assert fresh is not None and (fresh.weight, fresh.sticky, fresh.shadow) == (10.0, True, False)
+    assert fresh.limits == RolloutLimits(), "of an earlier rollout nothing is left"
+
+
+def test_a_rollout_s_candidate_passes_the_gate_or_is_promoted_with_a_reason(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two"):
+        publish(repository, content)
+    run("model", "promote", "demo:1")
+    run("model", "rollout", "demo", "--candidate", "2")
+    worse = repository.get("demo", "2")
+    repository.put_report(worse, report(worse, msgspec.structs.replace(COMPARED, kl=9.0, perplexity_change=1.0)))
+    assert "breaks the gate's limits" in refused("model", "rollout", "demo", "--weight", "50")
+    run("model", "rollout", "demo", "--weight", "50", "--override")
+    assert "breaks the gate's limits" in refused("model", "rollout", "demo", "--promote", "--reason", "it is hot")
+    assert "override with a reason" in refused("model", "rollout", "demo", "--promote", "--override")
+    assert repository.resolve("demo").version == "1"
+    run("model", "rollout", "demo", "--promote", "--override", "--reason", "it is hot")
+    last = repository.history("demo", "production")[-1]
+    assert (last.version, last.reason) == ("2", "it is hot") and last.overridden
 
 
 def test_every_listing_speaks_json(data_dir: Path) -> None:

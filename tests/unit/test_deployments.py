@@ -12,9 +12,11 @@ import pytest
 
 from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
+from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
+from service.deployments.leasing import leased
 from service.deployments.needs import loaded_bytes
 from service.engine.client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -42,7 +44,7 @@ class World:
     """A repository with demo:1 and demo:2, and every engine that was made."""
 
     def __init__(self, data_dir: Path, **options: object) -> None:
-        self.repository = Repository(data_dir)
+        self.repository = self.opened(data_dir)
         for content in ("one", "two"):
             publish_with_tokenizer(self.repository, content)
         self.gate = asyncio.Event()
@@ -59,6 +61,9 @@ class World:
             drain_timeout=5,
             **options,  # type: ignore[arg-type]
         )
+
+    def opened(self, data_dir: Path) -> Repository:
+        return Repository(data_dir)
 
     def engine(self, manifest: Manifest, promised_bytes: int, options: EngineOptions) -> SlowEngine:
         self.promised.append(promised_bytes)
@@ -372,6 +377,62 @@ async def test_a_served_version_cannot_be_deleted(world: World) -> None:
         Repository(world.repository.layout.data_dir).delete("demo", "1")
     await world.deployments.unload("demo:1")
     await until(lambda: deployment not in world.deployments.all())
+    world.repository.delete("demo", "1")
+
+
+async def test_a_load_that_fails_for_its_draft_keeps_no_version_from_deletion(tmp_path: Path) -> None:
+    world = await World(tmp_path, preload=False).started()
+    publish_with_tokenizer(world.repository, "three")
+    deployment = await world.deployments.begin_loading("demo:3", draft="demo:1")
+    world.repository.delete("demo", "1")
+    await until(lambda: deployment.state.value == "failed")
+    world.repository.delete("demo", "3")
+
+
+async def test_a_lease_that_takes_long_is_no_wait_of_other_requests(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.started()
+    lease, asked, may = world.repository.lease, list[str](), threading.Event()
+
+    def slowly(manifest: Manifest) -> Lease:
+        asked.append(manifest.reference)
+        assert may.wait(10), "the event loop waited"
+        return lease(manifest)
+
+    monkeypatch.setattr(world.repository, "lease", slowly)
+    loading = asyncio.create_task(world.deployments.ensure_loaded("demo:1"))
+    await until(lambda: asked)
+    assert await answered(world) == "2"
+    may.set()
+    assert (await loading).manifest.version == "1"
+    assert asked == ["demo:1"] * 2, "of the deployment and of its engine"
+
+
+async def test_a_lease_that_comes_after_a_cancellation_is_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, taken, may = world.repository.lease, list[Lease](), threading.Event()
+
+    def slowly(manifest: Manifest) -> Lease:
+        taken.append(lease(manifest))
+        assert may.wait(10), "the event loop waited"
+        return taken[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.repository, "lease", slowly)
+        loading = asyncio.create_task(leased(world.repository, world.repository.get("demo", "1")))
+        await until(lambda: taken)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+    with pytest.raises(RepositoryConflict, match="in use"):
+        world.repository.delete("demo", "1")
+    released = asyncio.Event()
+    taken[0].ended = released.set
+    may.set()
+    async with asyncio.timeout(20):
+        await released.wait()
     world.repository.delete("demo", "1")
 
 

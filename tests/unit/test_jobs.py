@@ -42,6 +42,17 @@ async def jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
     await made.stop()
 
 
+def told_ends(jobs: Jobs) -> list[str]:
+    """The states of the jobs whose end is told, as they come."""
+    told = list[str]()
+
+    async def tell(job: Job) -> None:
+        told.append(job.state)
+
+    jobs.on_end = tell
+    return told
+
+
 def children() -> list[psutil.Process]:
     """Workers that run; one that ended and was not yet reaped, or was just now, does not."""
     return [child for child in psutil.Process().children() if "tests.fake_job" in command_of(child)]
@@ -125,6 +136,7 @@ async def test_a_process_that_cannot_be_run_ends_its_job_alone(tmp_path: Path, m
     failures = list[int]()
     tasks = BackgroundTasks(lambda name, count: failures.append(count), first_delay=0.001)
     jobs = Jobs(Repository(tmp_path), worker="tests.fake_job", tasks=tasks)
+    told = told_ends(jobs)
     await jobs.start()
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", "/nonexistent/python")
@@ -134,6 +146,25 @@ async def test_a_process_that_cannot_be_run_ends_its_job_alone(tmp_path: Path, m
     later = jobs.submit("import", {})
     await until(lambda: jobs.get(later.id).state == "succeeded")
     assert max(failures) == 1
+    await until(lambda: told == ["failed", "succeeded"])
+    await tasks.stop()
+
+
+async def test_an_end_is_told_though_what_the_job_left_cannot_be_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swept(*_: object) -> None:
+        raise RepositoryConflict("demo is being changed by somebody else; try again")
+
+    monkeypatch.setattr("service.evaluation.jobs.jobs.sweep", swept)
+    tasks = BackgroundTasks(first_delay=0.001)
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job", tasks=tasks)
+    told = told_ends(jobs)
+    await jobs.start()
+    jobs.submit("import", {"error": "no such model"})
+    later = jobs.submit("import", {})
+    await until(lambda: jobs.get(later.id).state == "succeeded")
+    await until(lambda: told == ["failed", "succeeded"])
     await tasks.stop()
 
 

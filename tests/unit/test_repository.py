@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import Conflict, Corrupt, InvalidReference, NotFound, Stale
+from models.errors import Conflict, Corrupt, InvalidReference, NotFound, Stale, Unreachable
 from models.imports.starter import demo_is_wanted
 from models.imports.upkeep import sweep
 from models.manifest import Manifest
+from models.repository.disk import durable
 from models.repository.repository import Repository
+from tests.reports import report
 from tests.unit.test_manifest import TRAVERSAL
 from tests.versions import FACTS, publish
 
@@ -280,6 +283,40 @@ def test_delete(repository: Repository, tmp_path: Path) -> None:
         repository.delete("demo", "1")
     assert [manifest.version for manifest in repository.versions("demo")] == ["2"]
     assert list((tmp_path / "data" / "tmp").iterdir()) == []
+
+
+def test_a_sweep_that_is_quicker_than_a_deletion_leaves_nothing_of_the_version(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = publish(repository, "one")
+    repository.put_report(manifest, report(manifest))
+    (repository.layout.profiles_of("demo", "1") / "p1").mkdir(parents=True)
+    sync = durable.sync
+
+    def swept(path: Path) -> None:
+        for gone in repository.layout.temporary.glob("gone-*"):
+            shutil.rmtree(gone)
+        sync(path)
+
+    monkeypatch.setattr("models.repository.repository.durable.sync", swept)
+    repository.delete("demo", "1")
+    assert not repository.layout.report("demo", "1").exists()
+    assert not repository.layout.profiles_of("demo", "1").exists()
+
+
+def test_a_lease_that_the_shared_records_do_not_take_is_released(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = publish(repository, "one")
+
+    def lease(name: str, version: str) -> Callable[[], None]:
+        raise Unreachable("The shared records cannot be had now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repository.records, "lease", lease)
+        with pytest.raises(Unreachable):
+            repository.lease(manifest)
+    repository.delete("demo", "1")
 
 
 def test_sweep_spares_the_living(repository: Repository, tmp_path: Path) -> None:

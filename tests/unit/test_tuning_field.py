@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as without_deadline
 from hypothesis import strategies as st
 
-from models.errors import Conflict
+from models.errors import Conflict, NotFound
 from models.manifest import Manifest
 from models.repository.repository import Repository
 from service.deployments.needs import ENGINE_BYTES, loaded_bytes
@@ -195,6 +195,14 @@ async def test_what_needs_more_than_half_runs_alone(tmp_path: Path) -> None:
         await world.engines.engine(candidate(number))
         assert world.alive() == [candidate(number)]
     await world.engines.close()
+
+
+def test_engines_that_cannot_have_a_version_keep_no_other_from_deletion(repository: Repository) -> None:
+    kept, gone = publish(repository, "one"), publish(repository, "two")
+    repository.delete("demo", "2")
+    with pytest.raises(NotFound):
+        Engines(repository, [kept, gone], lambda *_: pytest.fail("no engine is wanted"))
+    repository.delete("demo", "1")
 
 
 async def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:

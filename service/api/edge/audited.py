@@ -66,7 +66,7 @@ OPERATIONS: Final = _rows(f"""
     POST {_ALIAS}/rollback aliases.rollback {{name}}@{{alias}}
     PUT {_ALIAS}/rollout rollouts.put {{name}}@{{alias}} candidate weight sticky shadow guards override
     DELETE {_ALIAS}/rollout rollouts.abort {{name}}@{{alias}}
-    POST {_ALIAS}/rollout/promote rollouts.promote {{name}}@{{alias}}
+    POST {_ALIAS}/rollout/promote rollouts.promote {{name}}@{{alias}} override
     POST /v1/deployments deployments.load {{model}} replicas draft engine max_model_len
     DELETE /v1/deployments/{{reference}} deployments.unload {{reference}}
     POST /v2/repository/models/{{model}}/load deployments.load {{model}}

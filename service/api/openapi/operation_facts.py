@@ -23,6 +23,7 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "AliasBody": {"version": "1", "reason": "it is the first", "override": True},
     "ReasonBody": {"reason": "answers became worse"},
     "RolloutBody": {"candidate": "2", "weight": 10, "guards": {"error_rate": 0.05}, "override": True},
+    "CandidateBody": {"reason": "the figure that fails is of texts that no user sends", "override": True},
     "ChatBody": {"messages": _ASKED, "max_tokens": 64, "temperature": 0},
     "ConversationBody": {"metadata": {"order": "7"}, "items": _ASKED},
     "ConversationItemsBody": {"items": _ASKED},

@@ -25,7 +25,7 @@ from service.api.http.encoding import json_response
 from service.api.http.headers import tag_of
 from service.api.repository.answer_schemas import Aliases, AliasShown, Changes, Rollouts, RolloutShown, RunningRollout
 from service.api.repository.routes import PREFIX
-from service.api.repository.schemas import AliasBody, ReasonBody, RolloutBody
+from service.api.repository.schemas import AliasBody, CandidateBody, ReasonBody, RolloutBody
 from service.api.shared.moments import moment_of
 from service.errors import NotFound
 
@@ -111,6 +111,7 @@ def _answer(name: str, alias: str, entry: Entry) -> Response:
 
 
 ROLLOUT: Final = json_body(RolloutBody)
+CANDIDATE: Final = json_body(CandidateBody)
 
 
 @router.get("/{alias}/rollout", response_model=Rollouts)
@@ -144,11 +145,20 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
 
 @router.post("/{alias}/rollout/promote", response_model=RolloutShown)
 async def promote_rollout(
-    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: CandidateBody = CANDIDATE
 ) -> Response:
-    """Points the alias to the candidate, which ends the rollout."""
-    reason = body.reason or "the rollout went well"
-    ended = await asyncio.to_thread(rollouts.promote, service.deployments.repository, name, alias, reason, actor)
+    """Points the alias to the candidate, which ends the rollout. 409 with the broken limits when the candidate's report
+    does not pass the gate, unless `override` is true and `reason` says why."""
+    ended = await asyncio.to_thread(
+        rollouts.promote,
+        service.deployments.repository,
+        name,
+        alias,
+        body.reason,
+        actor,
+        limits=service.settings.gate(alias),
+        override=body.override,
+    )
     service.deployments.follow_all()
     return json_response(ended)
 

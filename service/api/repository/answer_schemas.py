@@ -282,7 +282,10 @@ class RolloutShown(Shown):
 
 
 class ObservedVersion(Shown):
+    """`timed` counts the requests whose TTFT is known."""
+
     requests: int
+    timed: int
     error_rate: float
     ttft_p95_ms: float | None
 

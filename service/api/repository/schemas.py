@@ -73,6 +73,13 @@ class ReasonBody(Wire):
     reason: Reason = ""
 
 
+class CandidateBody(Wire):
+    """The promotion of a rollout's candidate."""
+
+    reason: Reason = ""
+    override: bool = False
+
+
 class RolloutLimitsBody(Wire):
     error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     ttft_p95_ratio: Annotated[float, Field(gt=0)] | None = None

@@ -170,18 +170,20 @@ class Jobs:
         try:
             end = await self._run_process(job.id)
         except Exception:
-            self._end(job.id, "The server could not run the job's process; its log says why")
+            await self._end(job.id, "The server could not run the job's process; its log says why")
             raise
-        ended = self._end(job.id, end)
+        ended = await self._end(job.id, end)
         if ended.state != "succeeded":
             await asyncio.to_thread(sweep, self._repository, 0.0)
-        log.info("job_" + ended.state, job=job.id, kind=job.kind, reason=ended.error)
-        await self.on_end(ended)
 
-    def _end(self, id: str, reason: str) -> Job:
-        """Returns the job as it ended; failed with `reason` where its process reported no end."""
+    async def _end(self, id: str, reason: str) -> Job:
+        """Tells of the job's end, and returns the job as it ended; failed with `reason` where its process reported no
+        end."""
         job = self.get(id)
-        return job if job.ended else self._change(job, state="failed", error=reason)
+        ended = job if job.ended else self._change(job, state="failed", error=reason)
+        log.info("job_" + ended.state, job=id, kind=ended.kind, reason=ended.error)
+        await self.on_end(ended)
+        return ended
 
     async def _run_process(self, id: str) -> str:
         """Runs a job to the end of its process. Returns how the process ended."""

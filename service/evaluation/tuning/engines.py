@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from models.manifest import Manifest
-from models.repository.disk.leases import Lease
 from models.repository.repository import Repository
 from service.deployments.engine_config import engine_config
 from service.deployments.engine_options import EngineOptions
@@ -52,9 +52,12 @@ class Engines:
         self, repository: Repository, versions: list[Manifest], make: Make, free: Callable[[], int] = available_memory
     ) -> None:
         self._versions = {each.reference: each for each in versions}
-        self._leases: list[Lease] = [repository.lease(each) for each in versions]
-        for each in versions:
-            repository.fetch(each)
+        with ExitStack() as leases:
+            for each in versions:
+                leases.enter_context(repository.lease(each))
+            for each in versions:
+                repository.fetch(each)
+            self._leases = leases.pop_all()
         self._make = make
         self._free = free
         self._most = free() * KEPT_SHARE
@@ -127,8 +130,7 @@ class Engines:
     async def close(self) -> None:
         for candidate in tuple(self._engines):
             await self.end(candidate)
-        for lease in self._leases:
-            lease.release()
+        self._leases.close()
 
     def _needed(self, candidate: Candidate) -> int:
         """Replicas share the weights."""

@@ -155,6 +155,12 @@ ROLLOUT: Final = Table(
     ),
     "PUT",
 )
+CANDIDATE: Final = Table(
+    repository.CandidateBody,
+    f"{MODELS}/aliases/<trial>/rollout/promote",
+    {"reason": "it is hot", "override": True},
+    (acts("reason", "it is warm", "answer.reason"), acts("override", False, "status", 409)),
+)
 _BOUNDS: Final = (
     acts("models", ["demo:1"], "answer.models"),
     acts("expires_at", "2999-01-01T00:00:00+00:00", "answer.expires_at"),
@@ -176,5 +182,5 @@ KEY_CHANGE: Final = Table(
 ROTATE: Final = Table(keys.RotateBody, "/v1/keys/<key>/rotate", {}, (notes("grace_seconds", 60, -1),))
 TABLES: Final = (
     KEY, KEY_CHANGE, ROTATE, SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE,
-    PARSERS, EVALUATE, ALIAS, REASON, ROLLOUT
+    PARSERS, EVALUATE, ALIAS, REASON, ROLLOUT, CANDIDATE
 )  # fmt: skip

@@ -124,6 +124,14 @@ async def _absent(stage: Stage) -> str:
     return "beta"
 
 
+async def _trial(stage: Stage) -> str:
+    """An alias whose rollout's candidate breaks the gate."""
+    alias = "/v1/repository/models/other/aliases/beta"
+    await stage.post(alias, {"version": "1", "override": True, "reason": "a stage"}, "PUT")
+    await stage.post(f"{alias}/rollout", {"candidate": "2", "weight": 10, "override": True}, "PUT")
+    return "beta"
+
+
 async def _loaded(stage: Stage) -> str:
     await stage.post("/generate", {"inputs": "hi", "model": "demo:1"})
     return "demo:1"
@@ -157,6 +165,7 @@ MAKERS: Final = {
     "<absent>": _absent,
     "<loaded>": _loaded,
     "<changed>": _changed,
+    "<trial>": _trial,
     "<session>": _session,
     "<message>": _message,
     "<answer>": _answer,

@@ -1,10 +1,14 @@
 // The guards of a rollout, judged as the server judges them: none acts before its versions had enough requests.
 
+// As in service/deployments/rollouts.py.
+const LEAST_TIMES = 60;
+
 // Each guard with what was observed, its limit and its state: waiting, ok or broken.
 export function guardsOf({guards, observed: {base, candidate}}) {
   const heard = candidate.requests >= guards.min_requests;
   const [theirs, mine] = [base.ttft_p95_ms, candidate.ttft_p95_ms];
-  const compared = heard && base.requests >= guards.min_requests && theirs && mine;
+  const timed = Math.min(base.timed, candidate.timed) >= Math.max(guards.min_requests, LEAST_TIMES);
+  const compared = heard && timed && theirs && mine;
   const state = (acts, broken) => acts ? (broken ? 'broken' : 'ok') : 'waiting';
   return [
     {guard: 'error_rate', limit: guards.error_rate, value: candidate.requests ? candidate.error_rate : null,
