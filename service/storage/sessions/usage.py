@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Insert, Row, and_, delete, func, literal_column, or_, select, tuple_
@@ -38,7 +39,7 @@ class StoredUsage:
         ]
         if rows:
             async with self._database.writing() as connection:
-                await connection.execute(self._adding(), rows)
+                await connection.execute(_adding(self._database.is_sqlite), rows)
 
     @uninterrupted
     async def spent(self, owners: Collection[str], now: float) -> dict[str, defaultdict[Bucket, Counter[str]]]:
@@ -76,11 +77,14 @@ class StoredUsage:
             rows = list((await connection.execute(statement.limit(limit + 1))).all())
         return page_of(rows, limit, _used_of, _cursor_of)
 
-    def _adding(self) -> Insert:
-        insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
-        statement = insert(usage)
-        more = {name: usage.c[name] + statement.excluded[name] for name in COUNTED}
-        return statement.on_conflict_do_update(index_elements=Bucket._fields, set_=more)
+
+@cache
+def _adding(is_sqlite: bool) -> Insert:
+    """Returns the statement that adds counts to what there is. It is made once: such a statement is a ring of some 400
+    objects, and counts are written every second."""
+    statement = (sqlite.insert if is_sqlite else postgresql.insert)(usage)
+    more = {name: usage.c[name] + statement.excluded[name] for name in COUNTED}
+    return statement.on_conflict_do_update(index_elements=Bucket._fields, set_=more)
 
 
 async def remove_old(connection: AsyncConnection, now: float) -> None:
