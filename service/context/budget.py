@@ -139,12 +139,18 @@ class Budget:
             return
         over, room = used - self.limit, self.window - used
         change, needed = f"shorten the input by {over} tokens", self.needed(used)
-        refused = partial(ContextOverflow, param=param, window=self.window, needed_tokens=needed, reserve=self.reserve)
+        refused = partial(
+            ContextOverflow,
+            param=param,
+            window=self.window,
+            needed_tokens=needed,
+            reserve=self.reserve,
+            prompt_tokens=used,
+        )
         if self.limit < self.window - self.needed(0):
             raise refused(
                 f"The prompt has {used} tokens, and context.max_input_tokens lets {self.limit} in: {change} or raise "
                 "context.max_input_tokens.",
-                prompt_tokens=used,
                 max_input_tokens=self.limit,
             )
         if room > 0 and self.options.reserve_output_tokens is not None:

@@ -106,8 +106,8 @@ def build_prompt(
     a raw prompt (TGI); with `room` a raw prompt of more tokens than that, or than the window, loses its end.
     `answer_window` is set for a version whose encoder reads the prompt; the prompt then has `window` for itself.
 
-    Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
-    `tokenizer.long_text` characters or more is worth a thread.
+    Raises ContextOverflow(window, needed_tokens, reserve, prompt_tokens), InvalidRequest, UnsupportedField. Pure; a
+    text of `tokenizer.long_text` characters or more is worth a thread.
     """
     budget = Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
     budget.require_answer()
@@ -181,6 +181,7 @@ def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Doc
             window=budget.window,
             needed_tokens=budget.needed(trimmed.encoded.count),
             reserve=budget.reserve,
+            prompt_tokens=trimmed.encoded.count,
             documents_tokens=tokens,
             documents_budget=budget.documents,
         )

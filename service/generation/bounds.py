@@ -135,6 +135,7 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
         window=used + room,
         needed_tokens=used + least,
         reserve=least,
+        prompt_tokens=used,
     )
 
 

@@ -29,6 +29,7 @@ class Readers:
     boundary: ReasoningReader | None = None
     reasoning: ReasoningReader | None = None
     shown: frozenset[int] = field(default_factory=frozenset)
+    _has_reasoning: bool = False
 
     def read(self, text: str, is_last: bool, is_cut: bool) -> Reading:
         """`is_cut`: a limit has cut the answer behind this text."""
@@ -43,7 +44,11 @@ class Readers:
         pieces = self.calls.push(text)
         if is_last:
             pieces += self.calls.finish(is_cut)
-        reasoning += "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+        for piece in pieces:
+            if isinstance(piece, Thought):
+                is_next = piece.begins and (self._has_reasoning or reasoning)
+                reasoning += f"\n{piece.text}" if is_next else piece.text
+        self._has_reasoning = self._has_reasoning or bool(reasoning)
         return Reading(reasoning, pieces)
 
 

@@ -1,7 +1,7 @@
 """Turns on their way into the store and back: what a turn brings, what an answer leaves, what a prompt gets.
 
-A call that its limit cut is no call: no template could write it. It is stored as content, so that nothing is lost. One
-that the model ended itself may get a result, and keeps its text as INVALID_JSON. A session's cut is where the context
+A call whose arguments are no JSON object, for example one that a limit cut, stays a call and may get a result. Its text
+is the member INVALID_JSON of an object, for no template could write it otherwise. A session's cut is where the context
 was last cut, with the numbers of what stands before it.
 """
 
@@ -19,6 +19,7 @@ from service.generation.request import SessionTurn
 from service.storage.sessions import Answered, Json, NewMessage, NewReply, Said, Session, new_message_id
 from service.text.arguments import whole
 from service.text.messages import Message, ToolCall
+from service.text.reasoning import Parted, ReasoningReader
 
 
 def new_messages(turn: SessionTurn) -> tuple[NewMessage, ...]:
@@ -51,14 +52,25 @@ def answer_message(answer: Answer) -> Message:
     """Returns the message that later prompts have for an answer: the same as where a client sends it back."""
     sequence = answer.best[0]
     calls = tuple(ToolCall(call.id, call.name, whole(call.arguments)) for call in sequence.calls)
-    begun = "" if sequence.reads_reasoning else begun_text(answer.request, answer.tokenizer)
-    return Message("assistant", begun + sequence.text, tool_calls=calls)
+    return Message("assistant", _parts(answer).content, tool_calls=calls)
 
 
 def reply_of(answer: Answer, answered: Answered, id: str) -> NewReply:
     message = answer_message(answer)
     calls = _calls(message) or None
-    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=answer.best[0].reasoning or None)
+    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=_parts(answer).reasoning or None)
+
+
+def _parts(answer: Answer) -> Parted:
+    """Returns the parts of the answer's message. A text that the answer goes on from is read together with it."""
+    sequence, form = answer.best[0], answer.tokenizer.reasoning_form
+    begun = begun_text(answer.request, answer.tokenizer)
+    has_begun = form is not None and (form.opening in begun or (form.is_begun and form.closing in begun))
+    if form is None or not has_begun:
+        return Parted(sequence.reasoning, sequence.text if sequence.reads_reasoning else begun + sequence.text)
+    closing = form.closing if sequence.reads_reasoning and sequence.text else ""
+    reader = ReasoningReader(form, is_open=form.opening not in begun)
+    return reader.push(f"{begun}{sequence.reasoning}{closing}{sequence.text}") + reader.finish()
 
 
 def open_calls(stored: Sequence[Said]) -> set[str]:

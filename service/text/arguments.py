@@ -56,6 +56,16 @@ def whole(text: str) -> str:
     return text
 
 
+def original(text: str) -> str:
+    """Returns the text that `whole` made this one of."""
+    try:
+        value = parsed(text)
+    except InvalidRequest:
+        return text
+    said = value.get(INVALID) if len(value) == 1 else None
+    return said if isinstance(said, str) and not is_object(said) else text
+
+
 def written(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 

@@ -111,3 +111,27 @@ async def test_a_budget_of_the_request_is_refused_with_its_own_number(world: Wor
 async def test_policies_act_on_turns(world: World) -> None:
     body = {"inputs": "hello", "context": {"policy": "window"}}
     assert "messages" in error(await world.client.post("/generate", json=body), 422, "unsupported_field")["error"]
+
+
+async def test_documents_past_their_budget_are_not_told_as_a_prompt_that_is_too_long(world: World) -> None:
+    """A client that knows those words would cut its chat, and get the same error again."""
+    asked: dict[str, Any] = {"messages": TALK[-1:], "documents": [{"text": "hello " * 90}]}
+    asked |= {"context": {"documents_budget": 9}}
+    body = error(await world.client.post("/generate", json=asked), 422, "context_overflow")
+    assert body["documents_tokens"] > body["documents_budget"] == 9
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        told = (await world.client.post(path, json={**asked, "model": "demo", "max_tokens": 5})).json()["error"]
+        assert told["code"] == "context_length_exceeded" and told["message"] == body["error"]
+
+
+@pytest.mark.parametrize("answer_window", [None, 400])
+async def test_the_count_of_a_prompt_past_the_window_is_exact(
+    world: World, monkeypatch: pytest.MonkeyPatch, answer_window: int | None
+) -> None:
+    """Whatever is reserved, and where an encoder reads the prompt."""
+    monkeypatch.setattr("service.deployments.deployment.Deployment.answer_window", answer_window)
+    text = "hello " * WINDOW
+    tokens = await ask(world, path="/tokenize", messages=[{"role": "user", "content": text}])
+    for context in ({}, {"reserve_output_tokens": 0}, {"reserve_output_tokens": 9}, {"max_input_tokens": 9}):
+        counted = await ask(world, path="/v1/responses/input_tokens", input=text, context=context)
+        assert counted["input_tokens"] == tokens["count"], context

@@ -193,3 +193,21 @@ async def test_trimming_leaves_the_begun_message_whole(shared: World) -> None:
         assert prompt(shared).endswith("assistant\n" + str(begun["content"]))
         receipt = answer.json()["context"]
         assert receipt["truncated"] and receipt["used"] == len(shared.engine.requests[-1].token_ids)
+
+
+async def test_a_session_keeps_the_reasoning_that_a_text_has_begun(tmp_path: Path) -> None:
+    database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serving(tmp_path, chat_template=REASONING, database_url=database) as world:
+        for begun, spoken, reasoning, content in (
+            ("<think>\nIt", " rains.\n</think>\n\nStay.", "It rains.", "Stay."),
+            ("<think>\nIt", " rains.", "It rains.", ""),
+            ("<think>\nIt rains.\n</think>\n\nStay", " in.", "It rains.", "Stay in."),
+            ("<think>\nIt rains.\n</think>", "\n\nStay.", "It rains.", "Stay."),
+            ("Stay", " <think> in", None, "Stay <think> in"),
+        ):
+            says(world, spoken)
+            session = (await world.client.post("/v1/sessions", json={})).json()["id"]
+            body = {"session_id": session, "messages": [ASK, {"role": "assistant", "content": begun}], **OPENAI}
+            assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 200
+            last = (await world.client.get(f"/v1/sessions/{session}/messages")).json()["data"][-1]
+            assert (last.get("reasoning"), last["content"]) == (reasoning, content), begun

@@ -206,3 +206,18 @@ async def test_capabilities_say_tools_where_the_form_is_read(tmp_path: Path) -> 
             answer = await world.client.post("/v1/chat/completions", json=body)
             assert answer.status_code == (200 if name == "demo" else 400), answer.text
             assert name == "demo" or answer.json()["error"]["param"] == "tools"
+
+
+@pytest.mark.parametrize("name", [name for name, (_, more, _) in CUT.items() if not more])
+async def test_a_conversation_lists_a_cut_call_as_its_response_told_it(world: World, name: str) -> None:
+    says(world, f"Sure.\n{CUT[name][0]}")
+    tools = [{"type": "function", **each["function"]} for each in TOOLS]
+    conversation = (await world.client.post("/v1/conversations", json={})).json()["id"]
+    body = {"input": "hello", "tools": tools, "conversation": conversation}
+    told = (await world.client.post("/v1/responses", json=body)).json()["output"]
+    url = f"/v1/conversations/{conversation}/items?order=asc"
+    listed = (await world.client.get(url)).json()["data"][1:]
+    assert [(each["id"], each["status"], each.get("arguments")) for each in listed] == [
+        (each["id"], each["status"], each.get("arguments")) for each in told
+    ]
+    assert (listed[-1]["status"], listed[-1]["arguments"]) == ("incomplete", CUT[name][2])

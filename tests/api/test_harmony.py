@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 
 from service.text.grammars import Grammar
+from service.text.tools import Content, Thought
+from service.text.tools.formats import HARMONY
+from service.text.tools.harmony import ChannelReader
+from tests.api import anthropic
 from tests.api.test_cut_calls import ASK, BY_NAME, TOOLS, chat, world_of
 from tests.api.test_tools import streamed
 from tests.fake_service import World, says
 from tests.grammars import fits
 
 THOUGHT = "<|channel|>analysis<|message|>They greet.<|end|><|start|>assistant"
+SEVERAL = (
+    f"{THOUGHT}<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant<|channel|>analysis<|message|>More."
+    "<|end|><|start|>assistant<|channel|>final<|message|>Done."
+)
 SPOKEN = f"{THOUGHT}<|channel|>final<|message|>Hello there."
 CALL = '<|channel|>commentary to=functions.order <|constrain|>json<|message|>{"count": 2}'
 
@@ -72,3 +80,49 @@ async def test_grammars_keep_the_channels(world: World) -> None:
     chosen = await grammar(tools=None, structured_outputs={"choice": ["yes"]})
     assert fits(chosen, f"{THOUGHT}<|channel|>final<|message|>yes") and fits(chosen, "<|channel|>final<|message|>yes")
     assert not fits(chosen, "yes") and not fits(chosen, f"{THOUGHT}<|channel|>final<|message|>no")
+
+
+def test_a_loop_of_reasoning_is_read_to_its_end() -> None:
+    """More messages than Python has frames; each begins anew, as a small model's loop does."""
+    reader = ChannelReader(HARMONY, {})
+    looped = [piece for _ in range(3000) for piece in reader.push("<|channel|>analysis<|message|>x")]
+    pieces = [*looped, *reader.push("<|channel|>final<|message|>Done."), *reader.finish()]
+    assert [each for each in pieces if isinstance(each, Content)] == [Content("Done.")]
+    assert "".join(each.text for each in pieces if isinstance(each, Thought)) == "x" * 3000
+
+
+async def test_messages_of_one_answer_are_apart_whole_streamed_and_stored(world: World) -> None:
+    says(world, SEVERAL)
+    reasoning, content = "They greet.\nMore.", "Let me look.\nDone."
+    message = (await chat(world, ASK))["message"]
+    assert (message["reasoning_content"], message["content"]) == (reasoning, content)
+    told, _, _, deltas = await streamed(world, tools=TOOLS, max_tokens=400)
+    assert (told, "".join(each.get("reasoning_content", "") for each in deltas)) == (content, reasoning)
+    kept = (await world.client.post("/v1/conversations", json={})).json()["id"]
+    body = {"input": "hello", "conversation": kept}
+    output = (await world.client.post("/v1/responses", json=body)).json()["output"]
+    assert [(each["type"], each["content"][0]["text"]) for each in output] == [
+        ("reasoning", "They greet."),
+        ("message", "Let me look."),
+        ("reasoning", "\nMore."),
+        ("message", "\nDone."),
+    ]
+    listed = (await world.client.get(f"/v1/conversations/{kept}/items?order=asc")).json()["data"]
+    assert [each["content"][0]["text"] for each in listed] == ["hello", reasoning, content]
+
+
+async def test_anthropics_blocks_are_those_of_its_stream(world: World) -> None:
+    says(world, SEVERAL)
+    whole = await anthropic.ask(world, max_tokens=400)
+    shown = [each.get("thinking") or each.get("text") for each in whole["content"]]
+    assert shown == ["They greet.", "Let me look.", "\nMore.", "\nDone."]
+    assert anthropic.gathered(await anthropic.streamed(world, max_tokens=400))["content"] == whole["content"]
+
+
+async def test_logprobs_of_a_response_have_no_marks_and_no_reasoning(world: World) -> None:
+    says(world, SEVERAL)
+    body = {"input": "hello", "include": ["message.output_text.logprobs"]}
+    output = (await world.client.post("/v1/responses", json=body)).json()["output"]
+    messages = [each["content"][0] for each in output if each["type"] == "message"]
+    tokens = ["".join(token["token"] for token in each["logprobs"]) for each in messages]
+    assert tokens == ["Let me look.", "Done.<|im_end|>"]

@@ -87,3 +87,17 @@ async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
     ]
     for messages, named in cases:
         assert named in (await chat(world, messages, status=400))["error"]
+
+
+async def test_cut_calls_stand_at_their_place_in_the_text_whole_or_streamed(world: World) -> None:
+    call = '<tool_call>\n{"name": "order", "arguments": '
+    cut = '{"name": "order", "arguments": '
+    for spoken, content, calls in (
+        (f'Sure.\n{call}{{"n": 3', f'Sure.\n{cut}{{"n": 3', 0),
+        (f"A.\n{call}{{n: 3}}}}\n</tool_call>\nB.\n{call}{{}}}}\n</tool_call>C.", f"A.\n{cut}{{n: 3}}\nB.C.", 1),
+    ):
+        says(world, spoken)
+        message = (await chat(world, ASK))["message"]
+        assert (message["content"], len(message.get("tool_calls", []))) == (content, calls)
+        told, streamed_calls, _ = await streamed(world)
+        assert (told, len(streamed_calls)) == (content, calls)

@@ -257,3 +257,23 @@ async def test_a_guard_sees_reasoning_too(tmp_path: Path) -> None:
         assert message["reasoning_content"].startswith("call ") and message["content"].endswith(" now")
         reasoning, content, _, _ = await streamed(world)
         assert (reasoning, content) == (message["reasoning_content"], message["content"])
+
+
+def text_of(logprobs: list[dict[str, Any]]) -> str:
+    return b"".join(bytes(token["bytes"]) for token in logprobs).decode()
+
+
+async def test_logprobs_of_a_response_are_those_of_its_text(world: World) -> None:
+    """Not of the reasoning, its marks and the blanks around them."""
+    body = {"input": "hello", "include": ["message.output_text.logprobs"]}
+    for thought in (THOUGHT, "hello\n\n world \n one"):
+        says(world, f"<think>\n{thought}\n</think>\n\n{SAID}")
+        answer = (await world.client.post("/v1/responses", json=body)).json()
+        part = next(each for each in answer["output"] if each["type"] == "message")["content"][0]
+        assert part["text"] == SAID and text_of(part["logprobs"]) == f"{SAID}<|im_end|>"
+        events = (await world.client.post("/v1/responses", json={**body, "stream": True})).text
+        deltas = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: ")]
+        texts = [each for each in deltas if each["type"] == "response.output_text.delta"]
+        assert text_of([token for each in texts for token in each["logprobs"]]) == SAID
+    answer = (await world.client.post("/v1/responses", json={**body, "max_output_tokens": 6})).json()
+    assert [each["content"][0].get("logprobs") for each in answer["output"]] == [None, []], "cut inside its reasoning"

@@ -158,3 +158,21 @@ async def test_an_answer_that_a_failure_cut_says_so(serve: Serve) -> None:
     async with serve(engine={"fail_after": 2, "end": FinishReason.ERROR}) as world:
         response = await ask(world)
         assert (response["status"], response["finish_detail"]) == ("incomplete", "error")
+
+
+async def test_text_behind_a_call_leaves_the_result_behind_its_call(tools: World) -> None:
+    """The prompt is the same by items, by the previous response and in a conversation."""
+    says(tools, f"{SPOKEN}\nOne moment.")
+    kept = (await tools.client.post("/v1/conversations", json={})).json()["id"]
+    for way in ("items", "previous", "conversation"):
+        more = {"conversation": kept} if way == "conversation" else {}
+        first = await ask(tools, tools=[WEATHER], **more)
+        assert [each["type"] for each in first["output"]] == ["message", "function_call", "message"]
+        result = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "clear"}
+        start = [{"role": "user", "content": "hello"}, *first["output"]] if way == "items" else []
+        more |= {"previous_response_id": first["id"]} if way == "previous" else {}
+        await ask(tools, tools=[WEATHER], input=[*start, result], **more)
+    prompts = [tools.engine.requests[at].token_ids for at in (1, 3, 5)]
+    assert prompts[0] == prompts[1] == prompts[2]
+    text = tools.tokenizer.decode(list(prompts[0]), skip_special_tokens=False)
+    assert text.index("One moment.") < text.index("clear") and text.count("<|im_start|>assistant") == 2

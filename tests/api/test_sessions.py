@@ -492,3 +492,42 @@ async def test_a_database_that_cannot_be_used_is_told_and_lowers_readiness(
         if trouble != "newer":
             await until(lambda: world.app.state.service.is_ready)  # the operator has acted
             assert (await world.client.get(SESSIONS)).status_code == 200
+
+
+async def test_every_answer_but_a_stream_tells_the_revision(world: World) -> None:
+    session = await made(world)
+    turn = {"session_id": session, "messages": [{"role": "user", "content": "hi"}]}
+    conversation = session.replace("s_", "conv_")
+    for path, body in (
+        ("/generate", {**turn, "parameters": SHORT}),
+        ("/v1/chat/completions", {**turn, "max_tokens": 8}),
+        ("/v1/messages", {**turn, "model": "demo", "max_tokens": 8}),
+        ("/v1/responses", {"conversation": conversation, "input": "hi", "max_output_tokens": 8}),
+        (f"{SESSIONS}/{session}/regenerate", {"parameters": SHORT}),
+    ):
+        answer = await world.client.post(path, json=body, headers={"Idempotency-Key": path})
+        told = (await world.client.get(f"{SESSIONS}/{session}")).headers["etag"]
+        assert answer.status_code == 200 and answer.headers["etag"] == told, path
+        again = await world.client.post(path, json=body, headers={"Idempotency-Key": path})
+        assert (again.headers["etag"], again.headers["idempotent-replayed"]) == (told, "true")
+    for path in (f"{SESSIONS}/{session}/messages", f"{SESSIONS}/{session}/export", f"/v1/conversations/{conversation}"):
+        assert (await world.client.get(path)).headers["etag"] == told, path
+    stream = await world.client.post("/generate", json={**turn, "stream": True, "parameters": SHORT})
+    assert stream.status_code == 200 and "etag" not in stream.headers
+    changed = await world.client.post(f"/v1/conversations/{conversation}", json={"metadata": {"shop": "1"}})
+    assert changed.headers["etag"] == (await world.client.get(f"{SESSIONS}/{session}")).headers["etag"] != told
+
+
+async def test_a_turn_has_an_answer(world: World) -> None:
+    session = await made(world)
+    turn = {"session_id": session, "model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+    for path, body, param in (
+        ("/v1/messages", {"max_tokens": 0}, "max_tokens"),
+        ("/v1/chat/completions", {"max_tokens": 0}, "max_tokens"),
+        ("/generate", {"parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
+    ):
+        refused = await world.client.post(path, json={**turn, **body})
+        assert refused.status_code in (400, 422) and f"`{param}` must be at least 1" in refused.text, path
+    assert (await world.client.get(f"{SESSIONS}/{session}")).json()["message_count"] == 0
+    alone = {key: value for key, value in turn.items() if key != "session_id"}
+    assert (await world.client.post("/v1/messages", json={**alone, "max_tokens": 0})).status_code == 200

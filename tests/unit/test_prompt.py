@@ -156,7 +156,7 @@ def test_a_prompt_fits_exactly_or_not_at_all(tokenizer: Tokenizer) -> None:
     assert build(tokenizer, Ids((5,) * 36), window=100).receipt.free == 0
     with pytest.raises(ContextOverflow) as caught:
         build(tokenizer, Ids((5,) * 40), window=100)
-    assert caught.value.numbers == {"window": 100, "needed_tokens": 104, "reserve": 64}
+    assert caught.value.numbers == {"window": 100, "needed_tokens": 104, "reserve": 64, "prompt_tokens": 40}
     assert "shorten the input by 4 tokens or lower max_new_tokens to 60" in caught.value.message
 
 

@@ -24,6 +24,9 @@ BACKGROUND: Final = "background"
 BEHIND_CLIENTS: Final = -11
 """What a batch adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
 
+PROMPT_TOKENS: Final = "prompt_tokens"
+"""The number of an overflow that says how long its prompt is; one without it is of the answer alone."""
+
 
 def caller_of(key: Key) -> Caller:
     """Returns the bearer of a key. Who may make keys may do everything, for such a bearer could make one that may."""
@@ -72,6 +75,8 @@ async def prompt_tokens(http: Request, service: Service, request: GenerationRequ
     """Returns the exact number of tokens, past the window too. Raises what the request would raise otherwise."""
     request = for_caller(http, request, service.settings.context_policy)
     _, found = await while_connected(http.receive, service.answers.preview(request))
-    if isinstance(found, ContextOverflow):
-        return int(found.numbers["needed_tokens"] - found.numbers["reserve"])
-    return len(found.token_ids)
+    if not isinstance(found, ContextOverflow):
+        return len(found.token_ids)
+    if PROMPT_TOKENS not in found.numbers:
+        raise found
+    return int(found.numbers[PROMPT_TOKENS])

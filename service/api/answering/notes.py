@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request
 
+from service.api.http.headers import etag
 from service.api.shared.serialiser import guard_field
 from service.generation.answer import Answer, Opening
 from service.generation.request import GenerationRequest
@@ -28,6 +29,14 @@ class Generation:
         made = cls(requests, stream)
         http.state.generation = made
         return made
+
+
+def whole_headers(answer: Answer) -> dict[str, str]:
+    """Returns the headers of a stored answer: as `headers`, and the revision that its turn gives to its session. A
+    stream's headers go out before its turn is stored."""
+    turn = answer.request.turn
+    before = turn.expected_revision if turn else None
+    return {**headers(answer), **({} if before is None else etag(before + 1))}
 
 
 def headers(answer: Answer) -> dict[str, str]:

@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from service.api.answering.callers import for_caller
-from service.api.answering.notes import Generation, headers, note
+from service.api.answering.notes import Generation, headers, note, whole_headers
 from service.api.answering.stored_responses import (
     AnswerStore,
     AnswerWriter,
@@ -71,7 +71,7 @@ async def respond_whole(
     writer = _storing(http, generation, whole, claim, store)
     body = await while_connected(http.receive, _joined(_deltas(service, generation, writer), writer))
     note(http, whole.answers)
-    return Response(body, headers=headers(whole.answers[0]), media_type=JSON)
+    return Response(body, headers=whole_headers(whole.answers[0]), media_type=JSON)
 
 
 async def _begun(
@@ -128,7 +128,7 @@ class _WholeWriter(Writer):
                 yield encode(self._serialiser.whole(self.answers))
 
     def head(self, first: Delta) -> dict[str, str]:
-        return {**headers(self.answers[0]), "Content-Type": JSON}
+        return {**whole_headers(self.answers[0]), "Content-Type": JSON}
 
 
 class _StreamWriter(Writer):

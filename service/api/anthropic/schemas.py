@@ -209,6 +209,8 @@ class MessagesBody(CountTokensBody):
     def _fits_its_session(self) -> Self:
         if self.session_id is None:
             return self
+        if not self.max_tokens:
+            raise wrong("max_tokens", "must be at least 1 in a session, which keeps the answer of each turn")
         *new, last = self.messages
         if any(each.role != "user" for each in new) or last.role == "system" or not (new or last.role == "user"):
             raise wrong(

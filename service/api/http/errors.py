@@ -167,17 +167,21 @@ def _renamed(text: str, fields: Sequence[str], dialect: ErrorDialect) -> str:
     return text
 
 
-def _needed_and_most(error: ContextOverflow) -> tuple[Number, Number]:
-    """Returns how many tokens the request is, and the most that it may be: for the window, or for its own budget."""
+def _needed_and_most(error: DosirakError) -> tuple[Number, Number] | None:
+    """Returns how many tokens the request is, and the most that it may be: for the window, or for its own budget.
+    Returns None for all but a prompt that is too long. Documents that pass their budget are none: a client that cuts
+    its chat would get the same error again."""
     numbers = error.numbers
+    if not isinstance(error, ContextOverflow) or not numbers or "documents_budget" in numbers:
+        return None
     if "max_input_tokens" in numbers:
         return numbers["prompt_tokens"], numbers["max_input_tokens"]
     return numbers["needed_tokens"], numbers["window"]
 
 
 def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
-    if isinstance(error, ContextOverflow):
-        message = f"{_OVERFLOW.format(most=_needed_and_most(error)[1])} {message}"
+    if (told := _needed_and_most(error)) is not None:
+        message = f"{_OVERFLOW.format(most=told[1])} {message}"
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"message": message, "type": kind, "param": param, "code": _code_of(error)}
 
@@ -191,9 +195,8 @@ def _anthropic(error: DosirakError, message: str, param: str | None) -> dict[str
     """`param` and `code` are ours: Anthropic's clients pass over them. Agents know by its first words that a prompt is
     too long, and shorten the chat by its numbers."""
     kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    if isinstance(error, ContextOverflow) and error.numbers:
-        needed, most = _needed_and_most(error)
-        message = f"prompt is too long: {needed} tokens > {most} maximum. {message}"
+    if (told := _needed_and_most(error)) is not None:
+        message = f"prompt is too long: {told[0]} tokens > {told[1]} maximum. {message}"
     return {"type": kind, "message": message, "param": param, "code": _code_of(error)}
 
 

@@ -1,5 +1,5 @@
 """Headers that change what a request means: `If-Match`, the one state that the client knows of the resource to change,
-and `Idempotency-Key`, which stands for this method, path and body.
+with `ETag`, which tells it; and `Idempotency-Key`, which stands for this method, path and body.
 
 Routes that generate nothing ignore the key, so that clients may send one with every request.
 """
@@ -33,6 +33,11 @@ def revision_of(if_match: str | None) -> int | None:
     if not tag.isascii() or not tag.isdigit() or len(tag) > 18:
         raise _refusal()
     return int(tag)
+
+
+def etag(revision: int) -> dict[str, str]:
+    """Returns the header that tells a session's revision."""
+    return {"ETag": f'"{revision}"'}
 
 
 def _refusal() -> InvalidRequest:

@@ -152,42 +152,61 @@ class OllamaSerialiser(Serialiser):
     comment = b" "
 
     def __init__(self) -> None:
-        self._ended_calls = dict[int, int]()
+        self._open: Call | None = None
+        self._content: list[str] = []
 
     @staticmethod
     @abstractmethod
     def text(text: str, thinking: str = "", calls: Sequence[Call] = ()) -> dict[str, Any]:
         """Returns the fields that hold a text of the model, what it wrote for itself, and its calls."""
 
+    def watch(self, delta: Delta) -> None:
+        for _ in self._texts(delta):
+            pass
+
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers
         [sequence] = answer.best
-        cut = (call.as_text for call in sequence.calls if not call.is_whole)
         calls = [call for call in sequence.calls if call.is_whole]
-        text = self.text("\n".join(filter(None, (sequence.text, *cut))), sequence.reasoning, calls)
+        text = self.text("".join(self._content), sequence.reasoning, calls)
         return self._shown(answer, text, sequence.tokens, _end(answer, sequence))
 
     def events(self, delta: Delta) -> Iterable[bytes]:
         """Yields a line for each token that adds text or ends a call, or that has logprobs, and a last one without
         text."""
-        answer, token = delta.answer, delta.token
-        if delta.text or delta.reasoning or (token and answer.request.logprobs is not None):
-            yield line(self._shown(answer, self.text(delta.text, delta.reasoning), [token] if token else []))
-        for call in self._ended(delta):
-            text = self.text("", "", [call]) if call.is_whole else self.text(call.as_text)
-            yield line(self._shown(answer, text, ()))
+        answer = delta.answer
+        for text, token in self._texts(delta):
+            yield line(self._shown(answer, text, [token] if token else []))
         if delta.finish_reason is not None:
             yield line(self._shown(answer, self.text(""), (), _end(answer, delta.sequence)))
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         return line(body_of(error, request_id, ErrorDialect.OLLAMA))
 
-    def _ended(self, delta: Delta) -> Sequence[Call]:
-        """Returns the calls that this delta ends: one is whole where another begins, or the answer ends."""
-        calls, first = delta.sequence.calls, self._ended_calls.get(delta.sequence.number, 0)
-        last = len(calls) if delta.finish_reason is not None else max(first, len(calls) - 1)
-        self._ended_calls[delta.sequence.number] = last
-        return calls[first:last]
+    def _texts(self, delta: Delta) -> Iterator[tuple[dict[str, Any], Token | None]]:
+        """Yields the fields of what a delta adds, in its order, with its token where that adds text or has logprobs. A
+        call has ended where text or another call comes behind it, or the answer ends."""
+        token = delta.token
+        if delta.text:
+            yield from self._ended()
+        if delta.text or delta.reasoning or (token and delta.answer.request.logprobs is not None):
+            self._content.append(delta.text)
+            yield self.text(delta.text, delta.reasoning), token
+        for each in delta.calls:
+            if each.begun is not None:
+                yield from self._ended()
+                self._open = each.begun
+        if delta.finish_reason is not None:
+            yield from self._ended()
+
+    def _ended(self) -> Iterator[tuple[dict[str, Any], None]]:
+        """Yields the call that was open; one that is not whole is a line of content."""
+        call, self._open = self._open, None
+        if call is not None and call.is_whole:
+            yield self.text("", "", [call]), None
+        elif call is not None:
+            self._content.append(f"\n{call.as_text}" if any(self._content) else call.as_text)
+            yield self.text(self._content[-1]), None
 
     @classmethod
     def without_text(cls, model: str, reason: Literal["load", "unload"]) -> dict[str, Any]:

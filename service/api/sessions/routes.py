@@ -1,7 +1,7 @@
 """These routes serve stored chats over HTTP: create, list, read, change, fork, regenerate, export and import.
 
-Every answer about one session has its revision as `ETag`; a different `If-Match` gets 412. A session of another owner
-gets 404, as one that does not exist.
+Every answer about one session has its revision as `ETag`, but a stream; a different `If-Match` gets 412. A session of
+another owner gets 404, as one that does not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body, read_lines
 from service.api.http.documented import Router, lines, streams
 from service.api.http.encoding import NDJSON, json_response
-from service.api.http.headers import revision_of
+from service.api.http.headers import etag, revision_of
 from service.api.sessions.schemas import (
     ForkBody,
     MessageBody,
@@ -103,8 +103,10 @@ async def list_messages(
     service: ServiceDep, owner: OwnerDep, session_id: str, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
     """Lists messages, oldest first; an assistant's message has its receipt as `context`."""
-    page = await (await _store(service)).messages(owner, session_id, cursor=cursor, limit=limit)
-    return _page(page, [_message(each) for each in page.data])
+    store = await _store(service)
+    before = await store.get(owner, session_id)  # read first: a tag may be older than the messages, never newer
+    page = await store.messages(owner, session_id, cursor=cursor, limit=limit)
+    return _page(page, [_message(each) for each in page.data], etag(before.revision))
 
 
 @router.patch("/{session_id}/messages/{message_id}", response_model=MessageShown)
@@ -126,7 +128,7 @@ async def patch_message(
         pinned=body.pinned,
         expected_revision=revision_of(if_match),
     )
-    return json_response(_message(changed), headers=_tag(session))
+    return json_response(_message(changed), headers=etag(session.revision))
 
 
 @router.delete("/{session_id}/messages/{message_id}", response_model=SessionShown)
@@ -155,8 +157,10 @@ async def regenerate(
 @router.get("/{session_id}/export", response_class=Response, responses=lines(NDJSON))
 async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
     """Returns JSON lines, the session and then its messages, which `import` takes."""
-    lines = await (await _store(service)).export(owner, session_id)
-    return Response(b"".join(line + b"\n" for line in lines), media_type=NDJSON)
+    store = await _store(service)
+    before = await store.get(owner, session_id)
+    lines = await store.export(owner, session_id)
+    return Response(b"".join(line + b"\n" for line in lines), headers=etag(before.revision), media_type=NDJSON)
 
 
 @router.post("/import", response_model=SessionShown, status_code=201)
@@ -194,15 +198,11 @@ async def _store(service: Service) -> SessionStore:
 
 
 def _one(session: Session, status: int = 200) -> Response:
-    return json_response(_session(session), status, _tag(session))
+    return json_response(_session(session), status, etag(session.revision))
 
 
-def _tag(session: Session) -> Mapping[str, str]:
-    return {"ETag": f'"{session.revision}"'}
-
-
-def _page(page: Page[Any], data: list[dict[str, Any]]) -> Response:
-    return json_response({"data": data, "next_cursor": page.next_cursor})
+def _page(page: Page[Any], data: list[dict[str, Any]], headers: Mapping[str, str] | None = None) -> Response:
+    return json_response({"data": data, "next_cursor": page.next_cursor}, headers=headers)
 
 
 def _session(session: Session) -> dict[str, Any]:

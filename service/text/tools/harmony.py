@@ -4,7 +4,8 @@
     … <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"n": 1}<|call|>
 
 `analysis` is reasoning: the answer's first one is read by `service.text.reasoning`, later ones here. A message to a
-function is its call, all others are content. The marks and headers belong to none.
+function is its call, all others are content. The marks and headers belong to none. A newline parts the texts of two
+messages.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import Final
 
-from service.text.tools.pieces import Thought
+from service.text.tools.pieces import Content, Thought
 from service.text.tools.reading import CallReader
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -24,21 +25,34 @@ _RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 class ChannelReader(CallReader):
     """Reads one answer in channels."""
 
+    _has_content = False
+    _begins = True  # no text of the message that is read has gone out
+
+    def give(self, text: str) -> None:
+        if text:
+            self._pieces.append(Content(f"\n{text}" if self._begins and self._has_content else text))
+            self._begins, self._has_content = False, True
+
+    def _think(self, text: str) -> None:
+        self._pieces.append(Thought(text, begins=self._begins))
+        self._begins = False
+
     def _read(self) -> Generator[None, None, None]:
         source = self.source
         yield from source.blanks()
-        if (yield from source.starts("to=")):
-            yield from self._message(_START)
+        mark = _START if (yield from source.starts("to=")) else ""
         while not (source.is_ended and not source.held):
-            mark = yield from self._up_to_mark(self.give)
+            self._begins = True
             if mark in (_START, _CHANNEL):
-                yield from self._message(mark)
+                mark = yield from self._message(mark)
+            else:
+                mark = yield from self._up_to_mark(self.give)
 
-    def _message(self, mark: str) -> Generator[None, None, None]:
-        """A header, and what stands behind it up to the message's end."""
+    def _message(self, mark: str) -> Generator[None, None, str]:
+        """A header, and what it says of the text behind it. Returns the next mark where the text is read; else ""."""
         header = yield from self.source.until(_MESSAGE)
         if header is None:
-            return
+            return ""
         recipient = _RECIPIENT.search(header)
         name = recipient[1] if recipient else ""
         yield from self.source.blanks()
@@ -47,9 +61,8 @@ class ChannelReader(CallReader):
             yield from self.arguments()
             yield from self.source.blanks()
         elif "analysis" in f"{mark}{header}".rpartition(_CHANNEL)[2] and not name:
-            following = yield from self._up_to_mark(lambda text: self._pieces.append(Thought(text)))
-            if following in (_START, _CHANNEL):
-                yield from self._message(following)
+            return (yield from self._up_to_mark(self._think))
+        return ""
 
     def _up_to_mark(self, sink: Callable[[str], None]) -> Generator[None, None, str]:
         """Gives the text up to the next mark, which is taken. Returns the mark; "" at the end."""

@@ -14,9 +14,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Reasoning that stands behind content or calls."""
+    """Reasoning that stands behind content or calls. `begins`: the text is the first of its message."""
 
     text: str
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

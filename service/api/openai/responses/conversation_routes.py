@@ -14,6 +14,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
+from service.api.http.headers import etag
 from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.responses import conversations as dialect
 from service.api.openai.responses.conversation_schemas import (
@@ -26,7 +27,7 @@ from service.api.openai.responses.conversation_schemas import (
 )
 from service.api.openai.schemas import MetadataBody
 from service.errors import Conflict, NotFound, UnsupportedField
-from service.storage.sessions import SessionFields
+from service.storage.sessions import Session, SessionFields
 
 if TYPE_CHECKING:
     from service.storage.sessions import SessionStore
@@ -45,14 +46,14 @@ async def create_conversation(service: ServiceDep, owner: OwnerDep, body: Conver
     made = await (await _store(service)).create(
         owner, fields, dialect.new_messages(items), dialect.result_places(items, "items")
     )
-    return json_response(dialect.shown(made))
+    return _one(made)
 
 
 @router.get("/{conversation_id}", response_model=ConversationShown)
 async def get_conversation(service: ServiceDep, owner: OwnerDep, conversation_id: str) -> Response:
     """Returns a conversation without its items."""
     with _named(conversation_id) as session:
-        return json_response(dialect.shown(await (await _store(service)).get(owner, session)))
+        return _one(await (await _store(service)).get(owner, session))
 
 
 @router.post("/{conversation_id}", response_model=ConversationShown)
@@ -62,7 +63,7 @@ async def change_conversation(
     """Puts other metadata in place of a conversation's."""
     fields: SessionFields = {"metadata": body.metadata or {}}
     with _named(conversation_id) as session:
-        return json_response(dialect.shown(await (await _store(service)).patch(owner, session, fields)))
+        return _one(await (await _store(service)).patch(owner, session, fields))
 
 
 @router.delete("/{conversation_id}", response_model=DeletedConversation)
@@ -130,9 +131,11 @@ async def delete_item(service: ServiceDep, owner: OwnerDep, conversation_id: str
             f"DELETE /v1/sessions/{dialect.session_id_of(conversation_id)}/messages/{dialect.message_of(item_id)}"
         )
     with _named(conversation_id, item_id) as session:
-        return json_response(
-            dialect.shown(await (await _store(service)).delete_message(owner, session, dialect.message_of(item_id)))
-        )
+        return _one(await (await _store(service)).delete_message(owner, session, dialect.message_of(item_id)))
+
+
+def _one(session: Session) -> Response:
+    return json_response(dialect.shown(session), headers=etag(session.revision))
 
 
 async def _item(

@@ -26,6 +26,7 @@ from service.errors import InvalidRequest, NotFound
 from service.generation.request import SessionTurn
 from service.generation.stored_turns import stored_form
 from service.storage.sessions import NewMessage, Session, StoredMessage, new_message_id
+from service.text.arguments import is_object, original
 
 Json = dict[str, Any]
 _ITEM_ID: Final = re.compile(r"(?:(?:msg|rs|fco)_(?P<whole>.+)|fc_(?P<caller>.+)_[0-9]+)")
@@ -94,8 +95,14 @@ def items_of(message: NewMessage | StoredMessage) -> list[Json]:
     if message.content or not calls:
         items.append(_said(message))
     for number, call in enumerate(calls):
-        fields = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"], "status": "completed"}
+        arguments = original(str(call["arguments"]))
+        status = "completed" if not arguments or is_object(arguments) else "incomplete"
+        fields = {"call_id": call["id"], "name": call["name"], "arguments": arguments, "status": status}
         items.append({"id": id_of("function_call", message.id, number), "type": "function_call", **fields})
+    answered = message.answered if isinstance(message, StoredMessage) else None
+    is_whole = all(item.get("status") != "incomplete" for item in items)
+    if answered is not None and not (is_whole and answered.finish_reason in _WHOLE):
+        items[-1]["status"] = "incomplete"
     return items
 
 
@@ -111,8 +118,6 @@ def no_item(item_id: str, param: str = "item_id") -> NotFound:
 
 
 def _said(message: NewMessage | StoredMessage) -> Json:
-    answered = message.answered if isinstance(message, StoredMessage) else None
-    is_whole = answered is None or answered.finish_reason in _WHOLE
     part: Json = {"type": "input_text", "text": message.content}
     if message.role == "assistant":
         part = {"type": "output_text", "text": message.content, "annotations": []}
@@ -120,7 +125,7 @@ def _said(message: NewMessage | StoredMessage) -> Json:
         "id": id_of("message", message.id),
         "type": "message",
         "role": message.role,
-        "status": "completed" if is_whole else "incomplete",
+        "status": "completed",
         "content": [part],
     }
 

@@ -38,14 +38,18 @@ def response_of(item_id: str) -> str | None:
 
 
 def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
-    """Returns the messages. Calls belong to the assistant's message right before them; a template gets them in one
-    message. Reasoning belongs to the assistant's message behind it, and is not sent again."""
+    """Returns the messages. Calls belong to the assistant's message right before them, and so does the assistant's text
+    right behind them: a template gets them in one message. Reasoning belongs to the assistant's message behind it, and
+    is not sent again."""
     messages, thought = list[Message](), list[str]()
     for item in items:
         match item:
             case MessageItem():
-                role = "system" if item.role == "developer" else item.role
-                messages.append(Message(role, joined(item.content)))
+                role, text = "system" if item.role == "developer" else item.role, joined(item.content)
+                if role == "assistant" and messages and messages[-1].tool_calls:
+                    messages[-1] = replace(messages[-1], content=messages[-1].content + text)
+                else:
+                    messages.append(Message(role, text))
             case FunctionCallItem():
                 call = ToolCall(item.call_id, item.name, item.arguments)
                 if not messages or messages[-1].role != "assistant":

@@ -10,7 +10,7 @@ One item is open at a time. A whole response is made of the same deltas, so its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from service.api.openai.responses.items import id_of
@@ -28,23 +28,24 @@ class Output:
         self.items: list[Json] = []
         self._owner_id = owner_id
         self._open: Json | None = None
-        self._held: list[Token] = []
-        """Tokens that added nothing yet: they belong to the text that comes next, or to the marks of a call."""
+        self._held: list[tuple[int, Token]] = []
+        """Tokens that added nothing yet, by their index: they belong to the text that comes next, to the marks of a
+        call, or to the reasoning with its marks."""
 
     def add(self, delta: Delta) -> Iterator[Json]:
         """Yields the events of a delta, without their numbers. The caller takes them all."""
-        if delta.token is not None and not delta.reasoning:
-            self._held.append(delta.token)
+        if delta.token is not None:
+            self._held.append((delta.index, delta.token))
         ahead, behind = _parted(delta.calls)
         if delta.reasoning:
             yield from self._text("reasoning", delta.reasoning, [])
         for call in ahead:
             yield from self._called(call)
         if delta.text:
-            yield from self._text("message", delta.text, self._logprobs(delta))
+            yield from self._text("message", delta.text, _logprobs(delta, self._of_text(delta)))
         for call in behind:
             yield from self._called(call)
-        if delta.calls:
+        if delta.calls or delta.reasoning:
             self._held = []
 
     def end(self, delta: Delta, status: str) -> Iterator[Json]:
@@ -54,7 +55,8 @@ class Output:
             yield from self._close(status)
             yield from self._begin("message")
         if self._open is not None and self._open["type"] == "message":
-            self._open["content"][0].get("logprobs", []).extend(self._logprobs(delta))
+            behind = [token for index, token in self._held if index >= delta.sequence.reasoning_tokens]
+            self._open["content"][0].get("logprobs", []).extend(_logprobs(delta, behind))
         yield from self._close(status)
 
     def shown(self) -> list[Json]:
@@ -128,11 +130,27 @@ class Output:
         assert self._open is not None
         return {"type": f"response.{kind}", "output_index": len(self.items) - 1, "item": _copy(self._open)}
 
-    def _logprobs(self, delta: Delta) -> list[Json]:
-        held, self._held = self._held, []
-        if delta.answer.request.logprobs is None:
-            return []
-        return [with_alternatives(delta.answer.tokenizer, token) for token in held]
+    def _of_text(self, delta: Delta) -> list[Token]:
+        """Returns the held tokens whose texts are the delta's, and always its own. What stands before them is of no
+        text: marks, and blanks between parts."""
+        held, self._held = [token for _, token in self._held], []
+        rest, first = delta.text, len(held)
+        while first and (held[first - 1] is delta.token or rest.endswith(held[first - 1].text)):
+            first -= 1
+            rest = _before(rest, held[first].text)
+        return held[first:]
+
+
+def _before(text: str, last: str) -> str:
+    """Returns the text without what it ends with of a token's text `last`, whose own end may still be held back."""
+    size = next(size for size in range(len(last), -1, -1) if text.endswith(last[:size]))
+    return text[: len(text) - size]
+
+
+def _logprobs(delta: Delta, tokens: Iterable[Token]) -> list[Json]:
+    if delta.answer.request.logprobs is None:
+        return []
+    return [with_alternatives(delta.answer.tokenizer, token) for token in tokens]
 
 
 def _parted(calls: tuple[CallDelta, ...]) -> tuple[tuple[CallDelta, ...], tuple[CallDelta, ...]]:
