@@ -140,6 +140,7 @@ def _engines(settings: Settings, store: Repository, metrics: Metrics, first: Sta
 
     def engine(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> Engine:
         recorder = metrics.model(manifest.name, manifest.version)
+        recorder.begin_engine()
         poison = PoisonRegister()
 
         def replica(number: int, packed_weights: str) -> EngineClient:

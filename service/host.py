@@ -1,5 +1,5 @@
-"""The host's share for this process: cores, memory and devices by name; and the end of a child with its parent. The
-module knows no tensors."""
+"""The host's share for this process: cores, memory and devices by name; the end of a child with its parent; and what a
+process says of an exception. The module knows no tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import platform
 import re
 import signal
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+LONGEST_CHAIN: Final = 8
+"""The exceptions that are told of one and its causes."""
 CGROUP = Path("/sys/fs/cgroup")
 ENGINE_NICENESS: Final = 5
 """Added to an engine's process: the event loop, which answers everybody, gets a core before the next step does."""
@@ -192,3 +197,29 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call
         os._exit(0)
+
+
+def print_wordless(error: BaseException) -> None:
+    """Writes an exception to standard error, which is the server's log, as far as the log takes it: it may be on a full
+    disk."""
+    with suppress(OSError):
+        print(wordless(error), file=sys.stderr, flush=True)
+
+
+def wordless(error: BaseException) -> str:
+    """Returns the frames and the type of the exception, and of its causes, the first cause first. Messages are left
+    out, because they often quote users' text."""
+    chain = list(islice(_chain(error), LONGEST_CHAIN))
+    return "\n".join(_one(each) for each in reversed(chain))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _one(error: BaseException) -> str:
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error)
+    return f"Traceback (most recent call last):\n{frames}{kind.__module__}.{kind.__qualname__}"

@@ -329,6 +329,7 @@ async def serving(
     def make(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
+        recorder.begin_engine()
         engines.append(
             ScriptedEngine(tokenizer, on_step=recorder.on_step, on_ready=recorder.on_ready, **(engine or {}))
         )

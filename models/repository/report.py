@@ -8,12 +8,12 @@ no intervals, amounts and parts of texts; they are read all the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from models.errors import Corrupt
+from models.errors import Conflict, Corrupt
 from models.manifest import Manifest
 from models.repository.intervals import LARGEST_EXPONENT, Interval
 
@@ -156,6 +156,13 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.exp(min(mean, LARGEST_EXPONENT))
 
     def to_json(self) -> bytes:
+        """Raises Conflict for a report with a number that JSON cannot hold: NaN or an infinity."""
+        unusable = ", ".join(_not_finite("", msgspec.to_builtins(self)))
+        if unusable:
+            raise Conflict(
+                f"The report is not stored, because these numbers in it are not finite: {unusable}. Evaluate the "
+                "version again; if the numbers stay so, its weights are damaged: import it again"
+            )
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     @classmethod
@@ -171,6 +178,15 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if report.digest != manifest.digest:
             raise Corrupt(f"The report of {manifest.reference} is of other content; evaluate the version again")
         return report
+
+
+def _not_finite(path: str, value: object) -> Iterator[str]:
+    """Yields the paths of the numbers that are not finite, as `compared.kl`."""
+    if isinstance(value, dict | list | tuple):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _not_finite(f"{path}.{name}" if path else str(name), each)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield path
 
 
 def on_shared_texts(reports: Sequence[Report | None]) -> list[float | None]:

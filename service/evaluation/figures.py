@@ -64,7 +64,7 @@ def speed(info: EngineInfo, pace: Pace) -> Speed:
         memory_bytes=info.memory_bytes,
         load_seconds=round(info.load_seconds, 3),
         prefill_tokens_per_second=round(median(pace.prefill), 2),
-        decode_tokens_per_second={str(batch): round(median(rates), 2) for batch, rates in pace.decode.items()},
+        decode_tokens_per_second={str(batch): round(median(rates), 2) for batch, rates in pace.decode_rates().items()},
     )
 
 
@@ -84,7 +84,7 @@ def _of_version(measured: Measured) -> Iterator[tuple[str, Range | None, int]]:
     if questions:
         yield "recall", intervals.share(sum(cell.good for cell in measured.recall), questions), questions
     yield "speed.prefill_tokens_per_second", intervals.median(pace.prefill), len(pace.prefill)
-    for batch, rates in pace.decode.items():
+    for batch, rates in pace.decode_rates().items():
         yield f"speed.decode_tokens_per_second.{batch}", intervals.median(rates), len(rates)
 
 

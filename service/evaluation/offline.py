@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A version's runner and the loaded files. `core` returns a new engine around it; only one at a time may run.
-    `adapter` is the version's own, which answers every request; "" for none."""
+    `reference` is the version's name:version. `adapter` is the version's own, which answers every request; "" for
+    none."""
 
+    reference: str
     config: EngineConfig
     runner: ModelRunner
     info: EngineInfo
@@ -57,7 +59,7 @@ def load(settings: Settings, repository: Repository, manifest: Manifest) -> Load
     repository.fetch(manifest)
     config = engine_config(settings, repository, manifest)
     runner, info = build_runner(config, lambda phase, fraction: None)
-    return Loaded(config, runner, info, manifest.digest if manifest.has_adapter else "")
+    return Loaded(manifest.reference, config, runner, info, manifest.digest if manifest.has_adapter else "")
 
 
 def run_all(

@@ -17,11 +17,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from models.repository.intervals import LARGEST_EXPONENT
 from models.repository.report import CLEAR
+from service.errors import GenerationFailed
 from service.evaluation.offline import Loaded
 from service.evaluation.texts import Text
+
+if TYPE_CHECKING:
+    from service.engine.runner.scoring import Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +85,16 @@ class Predictions:
 def predict(
     versions: Sequence[Loaded], texts: Iterable[Text], on_text: Callable[[], object] = lambda: None
 ) -> list[Predictions]:
-    """Predicts all `texts` with every version, text by text, and compares each version with the first."""
+    """Predicts all `texts` with every version, text by text, and compares each version with the first. Raises
+    GenerationFailed for a version with a logprob or a divergence that is not finite."""
     from service.engine.runner.scoring import Scorer, score
 
     scorers = [Scorer(each.runner, each.config.decoder_start, each.adapter) for each in versions]
     predictions = [Predictions() for _ in versions]
     for text in texts:
-        for taken, scores in zip(predictions, score(scorers, text.token_ids, text.positions), strict=True):
+        scored = score(scorers, text.token_ids, text.positions)
+        for version, taken, scores in zip(versions, predictions, scored, strict=True):
+            _check_finite(version.reference, scores)
             taken.logprobs.extend(scores.logprobs)
             taken.likeliest.extend(scores.likeliest)
             taken.kl.extend(scores.kl)
@@ -94,3 +102,13 @@ def predict(
             taken.sizes.append(len(scores.logprobs))
         on_text()
     return predictions
+
+
+def _check_finite(reference: str, scores: Scores) -> None:
+    numbers = zip(scores.logprobs, scores.kl, strict=True) if scores.kl else zip(scores.logprobs, strict=True)
+    unusable = sum(not all(map(math.isfinite, each)) for each in numbers)
+    if unusable:
+        raise GenerationFailed(
+            f"{reference} predicts no usable numbers at {unusable} of {len(scores.logprobs)} positions of a text: its "
+            "weights overflow its precision or are damaged. Import or quantize it again, in another precision"
+        )

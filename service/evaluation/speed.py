@@ -14,7 +14,8 @@ from statistics import median
 from typing import Final
 
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import Request, SamplingParams
+from service.engine.protocol.messages import FinishReason, Request, SamplingParams
+from service.errors import GenerationFailed
 from service.evaluation.offline import Loaded
 
 BATCHES: Final = (1, 8, 32)
@@ -36,26 +37,37 @@ class SpeedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Tokens a second, one figure a round; `decode` by batch size, all sequences together."""
+    """Tokens a second, one figure a round; `decode` by batch size, all sequences together. A round has 0 where the KV
+    cache is so small that all sequences had ended before."""
 
     prefill: tuple[float, ...]
     decode: dict[int, tuple[float, ...]]
 
+    def decode_rates(self) -> dict[int, list[float]]:
+        """Returns the rates of the rounds that had tokens. A batch size without such a round is left out."""
+        return _known({batch: [rate for rate in rates if rate] for batch, rates in self.decode.items()})
+
     def decode_ratios(self, other: Pace) -> dict[int, list[float]]:
-        """Returns this version's rate divided by the other's, round by round."""
-        return {
-            batch: [mine / theirs for mine, theirs in zip(rates, other.decode[batch], strict=True)]
-            for batch, rates in self.decode.items()
-        }
+        """Returns this version's rate divided by the other's, of each round in which both had tokens. A batch size
+        without such a round is left out."""
+        rounds = {batch: zip(rates, other.decode[batch], strict=True) for batch, rates in self.decode.items()}
+        return _known(
+            {batch: [mine / theirs for mine, theirs in each if mine and theirs] for batch, each in rounds.items()}
+        )
 
     def decode_ratio(self, other: Pace) -> dict[int, float]:
         """Returns the median of the rounds' ratios."""
         return {batch: median(ratios) for batch, ratios in self.decode_ratios(other).items()}
 
 
+def _known(figures: dict[int, list[float]]) -> dict[int, list[float]]:
+    return {batch: values for batch, values in figures.items() if values}
+
+
 def paces(versions: Sequence[Loaded], window: int, vocabulary: int, plan: SpeedPlan) -> list[Pace]:
-    """Returns the pace of each version, measured in turn."""
-    racers = [_Racer(loaded.core(speculation=False), window, vocabulary) for loaded in versions]
+    """Returns the pace of each version, measured in turn. Raises GenerationFailed for a version whose engine ends a
+    sequence with an error."""
+    racers = [_Racer(each.reference, each.core(speculation=False), window, vocabulary) for each in versions]
     prefill = [[racer.prefill(plan.prefill_tokens) for racer in racers] for _ in range(ROUNDS)]
     decode = {batch: _decode(racers, batch, plan) for batch in plan.batches}
     return [
@@ -81,7 +93,8 @@ def _decode(racers: Sequence[_Racer], batch: int, plan: SpeedPlan) -> list[list[
 class _Racer:
     """One version's engine with random texts, which no prefix cache has."""
 
-    def __init__(self, core: EngineCore, window: int, vocabulary: int) -> None:
+    def __init__(self, reference: str, core: EngineCore, window: int, vocabulary: int) -> None:
+        self._reference = reference
         self._core = core
         self._window = window
         self._vocabulary = vocabulary
@@ -95,6 +108,7 @@ class _Racer:
         return self._new_tokens - max(self._received.values())
 
     def prefill(self, tokens: int) -> float:
+        self._received = {"prefill": 0}
         self._core.add(self._request("prefill", tokens, 1))
         started = time.perf_counter()
         self._drain()
@@ -106,15 +120,16 @@ class _Racer:
         self._received = {f"{batch}-{at}": 0 for at in range(batch)}
         for id in self._received:
             self._core.add(self._request(id, prompt, self._new_tokens))
-        while not all(self._received.values()):
+        while self._core.has_work and not all(self._received.values()):
             self._step()
         started = time.perf_counter()
         self._step()
         return time.perf_counter() - started
 
     def decode(self, steps: int) -> float:
+        """Returns the tokens a second of so many steps, of fewer where no sequence is left; 0.0 without a token."""
         started = time.perf_counter()
-        tokens = sum(self._step() for _ in range(steps))
+        tokens = sum(self._step() for _ in range(steps) if self._core.has_work)
         return tokens / (time.perf_counter() - started)
 
     def end(self) -> None:
@@ -123,11 +138,16 @@ class _Racer:
 
     def _drain(self) -> None:
         while self._core.has_work:
-            self._core.step()
+            self._step()
 
     def _step(self) -> int:
         made = 0
         for output in self._core.step():
+            if output.finish_reason is FinishReason.ERROR:
+                raise GenerationFailed(
+                    f"{self._reference} gives no usable numbers for random tokens ({len(self._received)} at once), or "
+                    "they do not fit its KV cache: import the version again, or give the server more memory"
+                )
             self._received[output.request_id] += len(output.token_ids)
             made += len(output.token_ids)
         return made

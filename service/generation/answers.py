@@ -318,21 +318,24 @@ class Answers:
             self._shadows.offer(answer, rollout)
 
     def _stamp(self, answer: Answer, delta: Delta) -> None:
-        """Measures the time at which a delta goes out, and sets its `last` once no sequence is unfinished. Raises for
-        an end that leaves no text."""
+        """Measures the time at which a delta goes out, and sets its `last` once no sequence is unfinished. Only deltas
+        with a token have a time to the first token, or between tokens. Raises for an end that leaves no text."""
         refuse_failed_end(answer, delta)
         if delta.finish_reason is not None:
             answer.unfinished -= 1
         delta.last = answer.unfinished == 0
-        sequence, now, first = delta.sequence, time.monotonic(), None
-        gap = None if sequence.last_at is None else now - sequence.last_at
-        if answer.first_at is None:
-            first, answer.first_at = now - answer.request.arrival, now
+        sequence, now = delta.sequence, time.monotonic()
+        first = gap = None
+        if delta.token is not None:
+            gap = None if sequence.last_at is None else now - sequence.last_at
+            if answer.first_at is None:
+                first, answer.first_at = now - answer.request.arrival, now
+            sequence.last_at = now
         if answer.request.is_background:
             first = gap = None  # the latencies are those of clients
         metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
         metrics.handed_out(now, int(delta.token is not None), first, gap)
-        sequence.last_at = answer.last_at = now
+        answer.last_at = now
 
 
 def _unobserved(reason: str) -> None:

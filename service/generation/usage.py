@@ -54,13 +54,15 @@ class Usage:
         self._store = store
         self._new: Counted = defaultdict(Counter)
         self._writing: Counted = {}
+        self._writes: set[asyncio.Task[None]] = set()
         self.known_owners: dict[str, Known] = {}
 
     def start(self, tasks: BackgroundTasks) -> None:
         tasks.keep(WRITE_USAGE, self._pass)
 
     async def stop(self) -> None:
-        """Writes what is left, where the database takes it."""
+        """Writes what is left, where the database takes it: also what a cancelled write could not write."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
         with suppress(DosirakError):
             await self.write()
 
@@ -100,11 +102,20 @@ class Usage:
 
     async def write(self) -> None:
         """Writes what is new, and reads what other instances have counted. Raises what the store raises; then nothing
-        was written, and the next call writes it."""
+        was written, and the next call writes it. A write goes on to its end when the caller is cancelled."""
         self._forget()
         if not self._new and not self.known_owners:
             return
         store, now = await self._store(), self.clock()
+        task = asyncio.create_task(self._write_or_keep(store))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        await asyncio.shield(task)
+        if owners := list(self.known_owners):
+            for owner, stored in (await store.usage.spent(owners, now)).items():
+                self.known_owners[owner].stored = stored
+
+    async def _write_or_keep(self, store: SessionStore) -> None:
         self._writing, self._new = self._new, defaultdict(Counter)
         try:
             await store.usage.count(self._writing)
@@ -117,9 +128,6 @@ class Usage:
         for bucket, counts in written.items():
             if bucket.owner in self.known_owners:
                 self.known_owners[bucket.owner].stored[bucket].update(counts)
-        if owners := list(self.known_owners):
-            for owner, stored in (await store.usage.spent(owners, now)).items():
-                self.known_owners[owner].stored = stored
 
     async def _look(self, owner: str) -> Counted:
         with suppress(DosirakError, TimeoutError):

@@ -7,18 +7,16 @@ import logging
 import math
 import sys
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import islice
-from types import TracebackType
 from typing import Final, TextIO
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from service.host import wordless
 from service.settings import Settings, colours_wanted
 
 REQUEST: Final = "request"
@@ -29,9 +27,7 @@ RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 GREEN, YELLOW, RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
 LEVELS: Final = {"warning": YELLOW, "error": RED, "critical": RED}
 """The levels that a line names, with their colours; the others are usual."""
-LONGEST_CHAIN: Final = 8
 SELDOM_SECONDS: Final = 60.0
-BETWEEN: Final = "\n"
 
 
 class _Lines:
@@ -95,27 +91,6 @@ def _shown(value: object) -> str:
     return text if text.isprintable() and " " not in text else repr(text)
 
 
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
-
-
-def wordless(exc_info: ExcInfo) -> str:
-    """Returns the frames and the type of the exception, and of its causes, the first cause first."""
-    chain = list(islice(_chain(exc_info[1]), LONGEST_CHAIN))
-    return BETWEEN.join(_one(error) for error in reversed(chain))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _one(error: BaseException) -> str:
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    kind = type(error)
-    return f"Traceback (most recent call last):\n{frames}{kind.__module__}.{kind.__qualname__}"
-
-
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Characters that end a line to some readers; JSON may hold them as they are."""
 
@@ -139,7 +114,7 @@ def configure_logging(settings: Settings) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         stamp,
-        structlog.processors.ExceptionRenderer(wordless),
+        structlog.processors.ExceptionRenderer(lambda exc_info: wordless(exc_info[1])),
     ]
     structlog.configure(
         processors=[*shared, renderer],

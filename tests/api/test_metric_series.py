@@ -124,6 +124,49 @@ async def test_an_unloaded_version_takes_its_series_along(tmp_path: Path) -> Non
         assert sum(dict(labels).get("model") == "demo" for name, labels in await scraped(world)) > 400
 
 
+async def test_an_unloaded_versions_gauges_are_those_of_an_idle_engine(tmp_path: Path) -> None:
+    busy = EngineStats(running=3, waiting=2, blocks_total=10, blocks_free=1, steps_total=5, backlog_seconds=1.5)
+    async with serving(tmp_path) as world:
+        publish(world.deployments.repository, "other")
+        body = {"model": "other", "inputs": "hi", "parameters": {"max_new_tokens": 2}}
+        for _ in range(2):
+            assert (await world.client.post("/generate", json=body)).status_code == 200
+            world.metrics.model("other", "1").on_step(busy)
+            assert gauges_of(await scraped(world), "other") == [3.0, 2.0, 0.9, 1.5]
+            await world.deployments.unload("other:1")
+            await until(lambda: len(world.deployments.all()) == 1)
+            assert gauges_of(await scraped(world), "other") == [0.0] * 4
+        assert of(await scraped(world), "dosirak_engine_restarts_total", model="other") == 0
+
+
+def test_an_engine_with_fewer_replicas_counts_those_alone() -> None:
+    metrics = Metrics()
+    model = metrics.model("demo", "1")
+    for replica in range(2):
+        model.on_ready(structs.replace(INFO, peaks=PEAKS), replica)
+        work = working(1e8, 1.0)
+        model.on_step(
+            EngineStats(running=3, blocks_total=100, blocks_free=100, preemptions_total=4, decode=work), replica
+        )
+    model.on_queue(7)
+    model.begin_engine()
+    assert gauges_of(series(metrics.exposition().decode()), "demo") == [0.0] * 4
+    model.on_step(EngineStats(running=1, blocks_total=100, blocks_free=10, preemptions_total=6))
+    found = series(metrics.exposition().decode())
+    assert gauges_of(found, "demo") == [1.0, 0.0, 0.9, 0.0]
+    assert of(found, "dosirak_engine_restarts_total", **MODEL) == 0
+    assert of(found, "dosirak_num_preemptions_total", **MODEL) == 4 + 4 + 6
+    assert of(found, "dosirak_mfu_ratio", phase="decode", **MODEL) == 0
+    model.on_ready(structs.replace(INFO, peaks=structs.replace(PEAKS, flops=3e9)))
+    assert of(series(metrics.exposition().decode()), "dosirak_peak_flops", **MODEL) == 3e9
+
+
+def gauges_of(found: Series, model: str) -> list[float]:
+    """Sequences that run and wait, the KV cache's use, and the backlog."""
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "backlog_seconds")
+    return [of(found, f"dosirak_{name}", model=model) for name in names]
+
+
 def working(flops: float, seconds: float, recent: float = 1.0) -> PhaseWork:
     return PhaseWork(flops, flops / 10, seconds, flops * recent, flops * recent / 10, seconds * recent)
 

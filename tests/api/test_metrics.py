@@ -64,6 +64,25 @@ async def test_latencies_are_those_of_a_stopwatch(serve: Serve) -> None:
         assert first + between == pytest.approx(elapsed, rel=0.1)
 
 
+async def test_answers_without_a_token_have_no_time_to_the_first_and_none_between(world: World) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    for path, body in (
+        ("/v1/embeddings", {"input": ["one", "two"]}),
+        ("/generate", {"choices": ["a", "b"], "messages": chat}),
+        ("/v1/completions", {"prompt": "hello", "max_tokens": 0, "echo": True}),
+        ("/v1/messages", {"max_tokens": 0, "messages": chat, "model": "demo"}),
+    ):
+        response = await world.client.post(path, json=body)
+        assert response.status_code == 200, response.text
+    assert set(response.json()["timings"].values()) == {None}
+    text = await exposition(world)
+    for name in ("time_to_first_token", "inter_token_latency", "request_decode_time"):
+        assert value(text, f"{name}_seconds_count{{{MODEL}}}") == 0, name
+    assert value(text, f"e2e_request_latency_seconds_count{{{MODEL}}}") == 5
+    await world.client.post("/generate", json={"inputs": "hello"})
+    assert value(await exposition(world), f"time_to_first_token_seconds_count{{{MODEL}}}") == 1
+
+
 def test_quantiles_of_felt_latencies_are_within_five_percent() -> None:
     assert FELT[0] == 0.002
     assert FELT[-1] >= 60

@@ -177,6 +177,38 @@ async def no_row(counts: object) -> None:
     raise Unavailable("away")
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_stop_during_a_write_loses_no_count_and_writes_none_twice(tmp_path: Path, fails: bool) -> None:
+    clock, begun, ends = Clock(), asyncio.Event(), asyncio.Event()
+    store, usage = await instance(new_database("sqlite", tmp_path), clock)
+    count = store.usage.count
+
+    async def slow(counts: Any) -> None:
+        begun.set()
+        await ends.wait()
+        if fails:
+            raise Unavailable("away")
+        await count(counts)
+
+    usage.answered("shop", "demo:1", {"prompt_tokens": 5})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store.usage, "count", slow)
+        write = asyncio.create_task(usage.write())
+        await begun.wait()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        usage.answered("shop", "demo:1", {"prompt_tokens": 2})
+        stop = asyncio.create_task(usage.stop())
+        await asyncio.sleep(0)
+    ends.set()
+    await stop
+    [spent] = (await store.usage.spent(["shop"], usage.clock())).values()
+    assert [counts["prompt_tokens"] for counts in spent.values()] == [7] * len(spent) and spent
+    assert not usage._new and not usage._writing
+    await store.close()
+
+
 async def test_while_the_database_is_away_requests_pass_and_counts_wait(tmp_path: Path) -> None:
     clock, is_away = Clock(), True
     store, _ = await instance(new_database("sqlite", tmp_path), clock)

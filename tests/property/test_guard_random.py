@@ -16,7 +16,11 @@ PROTECTED = "the recipe of our shop is a secret and two spoons of soy sauce"
 GRAMS = Grams.of([PROTECTED], b"salt")
 SCANNERS = {**PATTERNS, "canary": lambda: CanaryScanner(CANARIES), "corpus": lambda: CorpusScanner(GRAMS)}
 PARTS = [
-    *"a1 -.@()+０가b\n",
+    *"a1 -.@()+０가bnu\n\\",
+    "\\n",
+    "\\u0040",
+    "\\u00",
+    "a\\u0040b.com",
     "010",
     "1234",
     "4111",

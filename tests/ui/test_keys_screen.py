@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.server import Server
 from tests.ui.browser import cells, needs_browser, window
@@ -71,6 +71,50 @@ def test_a_key_from_its_making_to_its_end(chromium: Browser, keyed: Server) -> N
         expect(table).to_have_count(0)
         expect(page.get_by_role("button", name="Create key")).to_be_focused()
         assert not shown.complaints, shown.complaints
+
+
+def test_a_second_press_changes_nothing_and_a_refusal_leaves_the_dialog(chromium: Browser, keyed: Server) -> None:
+    with window(chromium, keyed.url) as shown:
+        page = shown.page
+        page.goto(f"{keyed.url}/ui/keys")
+        page.get_by_label("Key").fill(KEY)
+        page.get_by_role("button", name="Sign in").click()
+        shown.forget("401")
+        held = list[Route]()
+        page.route(re.compile("/v1/keys"), lambda route: held.append(route) if is_change(route) else route.continue_())
+        page.get_by_role("button", name="Create key").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("textbox", name="Name", exact=True).fill("twice")
+        table = page.get_by_role("table", name="Keys")
+        for opened, button in ((None, "Create key"), ("Rotate", "Rotate"), ("Delete key", "Delete key")):
+            if opened:
+                table.get_by_role("button", name=opened).click()
+            press = dialog.get_by_role("button", name=button)
+            press.click()
+            press.click()
+            body = {"error": {"code": "unavailable", "message": "The database is away"}}
+            the_one(page, held).fulfill(status=503, json=body)
+            expect(dialog.get_by_role("alert")).to_contain_text("The database is away")
+            shown.forget("503")
+            press.click()
+            press.click()
+            the_one(page, held).continue_()
+            expect(dialog).to_have_count(0)
+            expect(page.get_by_role("alert")).to_be_empty()
+            expect(table.get_by_role("button", name="Rotate")).to_have_count(int(button != "Delete key"))
+        assert not shown.complaints, shown.complaints
+
+
+def is_change(route: Route) -> bool:
+    return route.request.method != "GET"
+
+
+def the_one(page: Page, held: list[Route]) -> Route:
+    """Takes the one change that the page has asked for."""
+    page.wait_for_timeout(100)
+    [route] = held
+    held.clear()
+    return route
 
 
 def ask(server: Server, key: str) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +23,21 @@ from models.repository.gate import Limits, Measured, checks
 from models.repository.published import baseline_of
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
-from service.errors import InvalidRequest
+from service.engine.process.core import EngineCore
+from service.engine.runner import scoring
+from service.errors import GenerationFailed, InvalidRequest
 from service.evaluation.evaluate import evaluate
 from service.evaluation.planning import EFFORTS, Extent
-from service.evaluation.speed import Pace
+from service.evaluation.predictions import Predictions, predict
+from service.evaluation.speed import ROUNDS, Pace, SpeedPlan, paces
 from service.evaluation.texts import Text, calibration, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_bart, save_gpt2, save_t5
 from tests.effort import usual
+from tests.fakes import FakeRunner, make_core
 from tests.golden.adapters import train
+from tests.reports import beside, report
 from tests.versions import FACTS, publish, write_weights
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
@@ -193,6 +201,86 @@ def test_a_version_that_is_gone_is_not_measured(repository: Repository) -> None:
 def test_ratios_are_medians_of_rounds() -> None:
     mine, theirs = Pace((1.0,), {8: (10.0, 30.0, 20.0)}), Pace((1.0,), {8: (10.0, 10.0, 10.0)})
     assert mine.decode_ratio(theirs) == {8: 2.0}
+
+
+def test_rounds_without_tokens_have_no_rate_and_no_ratio() -> None:
+    mine, theirs = (Pace((1.0,), {1: rates, 8: (0.0,) * 3}) for rates in ((9.0, 6.0, 0.0), (3.0, 0.0, 0.0)))
+    assert mine.decode_ratio(theirs) == {1: 3.0} and mine.decode_rates() == {1: [9.0, 6.0]}
+
+
+def racing(reference: str, core: EngineCore) -> Any:
+    """A loaded version with this engine, which may take 5,000 steps."""
+    step, left = core.step, iter(range(5_000))
+
+    def counted() -> Any:
+        assert next(left, None) is not None, "the engine is stepped for ever"
+        return step()
+
+    core.step = counted  # type: ignore[method-assign]
+    return SimpleNamespace(reference=reference, core=lambda speculation: core)
+
+
+@pytest.mark.parametrize("broken", ["prefill", "8-0", "8-7"])
+def test_speed_of_an_engine_that_fails_is_refused_with_the_versions_name(broken: str) -> None:
+    plan = SpeedPlan(32, 8, 0.01, (8,))
+    engines = (make_core(FakeRunner(4, ids), num_blocks=400) for ids in (frozenset[str](), frozenset({broken})))
+    versions = [racing(f"demo:{number}", each) for number, each in enumerate(engines, 1)]
+    with pytest.raises(GenerationFailed, match="demo:2 gives no usable numbers"):
+        paces(versions, 1024, 97, plan)
+
+
+@pytest.mark.parametrize("num_blocks", [8, 9, 12])
+def test_speed_is_measured_where_the_kv_cache_ends_the_sequences_early(num_blocks: int) -> None:
+    plan = SpeedPlan(16, 8, 0.01, (1, 8))
+    versions = [racing(f"demo:{number}", make_core(num_blocks=num_blocks)) for number in (1, 2)]
+    theirs, mine = paces(versions, 1024, 97, plan)
+    assert [len(rates) for rates in mine.decode.values()] == [ROUNDS] * 2
+    assert mine.decode_rates()[1] and all(ratio > 0 for ratio in mine.decode_ratio(theirs).values())
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Predictions]]:
+    """Scores versions that predict these probabilities of four tokens, at each of three positions."""
+    monkeypatch.setattr(scoring, "_chunks", lambda version, token_ids: iter([(1, version.runner)]))
+    text = Text((0, 1, 2, 1), (1, 2, 3))
+
+    def of(*versions: list[list[float]]) -> list[Predictions]:
+        known = SimpleNamespace(decoder_start=())
+        loaded: list[Any] = [
+            SimpleNamespace(reference=f"demo:{number}", config=known, runner=torch.tensor(each).log(), adapter="")
+            for number, each in enumerate(versions, 1)
+        ]
+        return predict(loaded, [text])
+
+    return of
+
+
+def test_a_token_that_neither_version_can_give_has_no_divergence(scored: Callable[..., list[Predictions]]) -> None:
+    first, second = scored([[0.25, 0.5, 0.25, 0.0]] * 3, [[0.5, 0.25, 0.25, 0.0]] * 3)
+    want = 0.25 * math.log(0.25 / 0.5) + 0.5 * math.log(0.5 / 0.25)
+    assert second.kl == pytest.approx([want] * 3) and first.kl == []
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("row", [[math.nan] * 4, [0.0] * 4, [0.5, 0.5, 0.0, 0.0]])
+def test_predictions_that_are_no_numbers_are_refused_with_the_versions_name(
+    scored: Callable[..., list[Predictions]], row: list[float], at: int
+) -> None:
+    good = [[0.25] * 4] * 3
+    versions = [good, good]
+    versions[at] = [good[0], row, good[0]]
+    with pytest.raises(GenerationFailed, match=f"demo:{at + 1} predicts no usable numbers at 1 of 3 positions"):
+        scored(*versions)
+
+
+def test_a_report_with_a_figure_that_is_no_number_is_not_stored(repository: Repository) -> None:
+    manifest = publish(repository, "one")
+    good = report(manifest, beside(manifest))
+    repository.put_report(manifest, good)
+    bad = beside(manifest, kl=math.nan, decode_ratio={"8": math.inf})
+    with pytest.raises(Conflict, match=r"not finite: compared\.kl, compared\.decode_ratio\.8\."):
+        repository.put_report(manifest, report(manifest, bad))
+    assert repository.report(manifest) == good, "the earlier one stays"
 
 
 @pytest.mark.usefixtures("short")

@@ -3,6 +3,7 @@ takes more than a number of steps bounded by its length."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Collection
@@ -245,6 +246,43 @@ def test_fractions_are_no_cards(masking: Guard) -> None:
     for text in ("0.4111111111111111", "[0.4111111111111111, 12.4111111111111111]"):
         assert whole(masking, text) == (text, {})
     assert whole(masking, "no.4111111111111111")[0] == "no.[card]"
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize(
+    "before", ["Contact:\n", "a\tb\r\n", "é", "é\n", "C:\\", "C:\\new\\", '"', "주민 번호는 ", "\b\f", "😀"]
+)
+@pytest.mark.parametrize("value", ["john@example.com", "010-1234-5678", "4111 1111 1111 1111", "900101-1234568"])
+def test_a_mask_in_a_json_string_leaves_json(masking: Guard, before: str, value: str, is_ascii: bool) -> None:
+    text = json.dumps({"a": f"{before}{value}\n", "b": [before]}, ensure_ascii=is_ascii)
+    released, found = in_parts(masking, list(text))
+    assert (released, found) == whole(masking, text)
+    read = json.loads(released)
+    assert read["b"] == [before] and value not in released
+    assert read["a"].startswith(before) and read["a"].endswith("]\n") and sum(found.values()) == 1
+
+
+@pytest.mark.parametrize("text", ["john\\u0040example.com", "\\u00e9john\\u0040example.com", "x\\njohn@example.com"])
+def test_an_escape_is_no_part_of_an_address_but_for_its_sign(masking: Guard, text: str) -> None:
+    released, found = whole(masking, text)
+    assert found == {"email": 1} and "john" not in released and released == text.split("john")[0] + "[e-mail]"
+    assert whole(masking, r"john\n@example.com")[1] == {}
+
+
+def test_copies_in_json_and_copies_with_backslashes_are_found(tmp_path: Path) -> None:
+    poem = "Roses are red\nand new\n" + "비밀은 간장 두 큰술\n" * 3
+    formula = r"\nabla\beta is what \rho and \theta are to \frac one another"
+    Grams.of([poem, formula], b"salt").write(tmp_path / "x.grams")
+    (tmp_path / "guard.toml").write_text(
+        '[corpus]\naction = "mask"\nfile = "x.grams"\n[canaries]\naction = "mask"\nstrings = ["nightingale-7"]\n'
+    )
+    guard = read_guard(tmp_path / "guard.toml")
+    for text in (poem, formula):
+        assert in_parts(guard, list(text))[1] == {"corpus": 1}
+        for is_ascii in (True, False):
+            released, found = in_parts(guard, list(json.dumps(text, ensure_ascii=is_ascii)))
+            assert found == {"corpus": 1} and "[protected text]" in json.loads(released)
+    assert whole(guard, r"C:\nightingale-7") == (r"C:\[canary]", {"canary": 1})
 
 
 def test_luhn_and_resident_numbers() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,18 @@ REQUEST: dict[str, Any] = {
     "seconds": 0.033552,
 }
 WORDS = "a user's words"
+FAILING = f"""
+import sys
+from service.engine.process.loop import run_process
+
+def prepare():
+    try:
+        raise KeyError("{WORDS}")
+    except KeyError as error:
+        raise ValueError("{WORDS}") from error
+
+sys.exit(run_process(prepare, sys.argv))
+"""
 ANSWERED = {**REQUEST, "model": "demo:2", "prompt_tokens": 24, "completion_tokens": 8, "digest": "16b0a1b0fcc0"}
 
 
@@ -68,6 +83,25 @@ def test_a_value_cannot_move_the_cursor() -> None:
 
 def test_an_exception_follows_its_line() -> None:
     assert line({"event": "e", "level": "error", "exception": "Traceback\nx"}).splitlines()[1:] == ["Traceback", "x"]
+
+
+def test_a_job_that_fails_tells_its_log_no_words() -> None:
+    job = json.dumps({"kind": WORDS, "arguments": {}}).encode()
+    command = [sys.executable, "-m", "service.evaluation.jobs.worker"]
+    ended = subprocess.run(command, input=job, capture_output=True, timeout=60, check=True)
+    assert WORDS in json.loads(ended.stdout)["error"], "the client gets the message"
+    told = ended.stderr.decode()
+    assert WORDS not in told and "Traceback" in told and told.endswith("builtins.KeyError\n")
+
+
+def test_an_engine_that_fails_tells_its_log_no_words() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", FAILING, str(theirs.fileno())]
+        ended = subprocess.run(command, capture_output=True, timeout=60, pass_fds=[theirs.fileno()])
+        assert ended.returncode == 1 and WORDS.encode() in ours.recv(4096), "the server gets the message"
+    told = ended.stderr.decode()
+    assert WORDS not in told and told.count("Traceback") == 2 and told.endswith("builtins.ValueError\n")
 
 
 def test_colours_say_how_it_went() -> None:

@@ -21,7 +21,6 @@ import signal
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -279,8 +278,7 @@ def run_process(prepare: Callable[[], BuildCore], argv: list[str]) -> int:
     except EOFError:
         return 0
     except Exception as error:  # the last place that can report the cause to the parent
-        with suppress(OSError):  # the log may be on a full disk
-            traceback.print_exc()
+        host.print_wordless(error)
         with suppress(EOFError):
             channel.send(Fatal(f"{type(error).__name__}: {error}"))
         return 1

@@ -4,7 +4,8 @@ If an encoder reads the prompt, the encoder gets the first half of the text and 
 logprob    ln p(token)
 likeliest  argmax p
 margin     ln p(likeliest) - ln p(second likeliest) of the first version
-kl         Σ p·ln(p/q) in nats, p the first version's distribution and q this one's (Kullback and Leibler 1951)
+kl         Σ p·ln(p/q) in nats, p the first version's distribution and q this one's (Kullback and Leibler 1951);
+           a token with p = 0 adds 0, and a NaN makes the sum NaN
 
 Versions walk through a text side by side, so that no more than a step's logits of each are in memory, and none on disk.
 """
@@ -63,8 +64,14 @@ def score(versions: Row[Scorer], token_ids: tuple[int, ...], positions: Collecti
             taken.logprobs += found.gather(1, targets)[:, 0].tolist()
             taken.likeliest += found.argmax(dim=-1).tolist()
             if at:
-                taken.kl += (reference.exp() * (reference - found)).nansum(dim=-1).tolist()
+                taken.kl += _kl(reference, found).tolist()
     return scores
+
+
+def _kl(reference: Tensor, found: Tensor) -> Tensor:
+    """Returns the divergence of each row of log-probabilities [rows, vocabulary]."""
+    terms = reference.exp() * (reference - found)
+    return torch.where(reference == -torch.inf, 0.0, terms).sum(dim=-1)
 
 
 def _pieces(version: Scorer, token_ids: tuple[int, ...], positions: Collection[int]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from contextlib import suppress
 from typing import NoReturn, TypeVar
 
@@ -19,7 +18,7 @@ from service.engine.vllm import ranks
 from service.engine.vllm.lines import Go, Lines, Lost, Message, Phase, Prepare, Prepared
 from service.engine.vllm.mapping import node_arguments
 from service.engine.vllm.releases import own_release, refusal
-from service.host import die_with_parent
+from service.host import die_with_parent, print_wordless
 
 M = TypeVar("M", bound=Message)
 
@@ -35,8 +34,7 @@ def main(argv: list[str]) -> int:
     except EOFError:
         return 0
     except Exception as error:  # the last place that can report the cause
-        with suppress(OSError):  # the log may be on a full disk
-            traceback.print_exc()
+        print_wordless(error)
         with suppress(OSError):
             parent.send(Lost(f"{type(error).__name__}: {error}"))
         return 1

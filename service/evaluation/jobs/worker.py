@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +28,7 @@ from models.repository.repository import Repository
 from service.errors import DosirakError, NoEngine
 from service.evaluation.texts import calibration
 from service.evaluation.trial import try_chats
-from service.host import BACKGROUND_NICENESS, die_with_parent, has_torch
+from service.host import BACKGROUND_NICENESS, die_with_parent, has_torch, print_wordless
 from service.settings import Settings
 from service.storage.records import open_repository
 
@@ -207,8 +205,7 @@ def main() -> int:
     except (RepositoryError, DosirakError) as error:
         writer.send({"error": shortened(str(error))})
     except Exception as error:  # the last chance to report the error to the server; the traceback is for its log
-        with suppress(OSError):  # the log may be on a full disk
-            traceback.print_exc()
+        print_wordless(error)
         writer.send({"error": shortened(_unexpected(error))})
     return 0
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from service.errors import InvalidRequest
+from service.generation.guard.escapes import BACKSLASH, BEFORE, begun, is_mark, written
 from service.generation.guard.patterns import plain
 from service.generation.guard.rules import Span
 
@@ -118,30 +119,58 @@ def _grams(text: str) -> Iterator[str]:
                 yield units
 
 
+@dataclass(slots=True)
+class _Window:
+    """The last 32 units of a text, and the position at which each unit's character, or its escape, begins."""
+
+    units: str = ""
+    places: list[int] = field(default_factory=list)
+
+    def add(self, folded: str, place: int) -> None:
+        self.units = (self.units + folded)[-UNITS:]
+        self.places += [place] * len(folded)
+        del self.places[:-UNITS]
+
+    def is_copy(self, grams: Grams) -> bool:
+        return len(self.units) == UNITS and self.units in grams
+
+
 class CorpusScanner:
     """One sequence's search. Any of the last 31 units may be the first of a copy, so with `mask` and `stop` the output
-    is that far behind."""
+    is that far behind. A backslash and an n may be an escape, or a word as in `\\nabla`: both readings are searched,
+    each with a window of its own, until the windows are the same again."""
 
     def __init__(self, grams: Grams) -> None:
         self.certain = 0
         self._grams = grams
-        self._units = ""
-        self._places: list[int] = []  # the position of each of the last units' character
+        self._windows = [_Window()]  # one, or the reading with escapes and that without
+        self._escape = -1  # the position of the backslash of the escape that the text so far ends with, or -1
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        spans = list[Span]()
-        for place in range(new, len(text)):
-            folded = fold(text[place])
-            if not folded:
-                continue
-            self._units = (self._units + folded)[-UNITS:]
-            self._places += [at + place] * len(folded)
-            del self._places[:-UNITS]
-            if len(self._units) == UNITS and self._units in self._grams:
-                spans.append((self._places[0], at + place + 1))
-        open_ = [] if final else self._places[1 - UNITS :]
-        self.certain = open_[0] if open_ else at + len(text)
+        spans, windows = list[Span](), self._windows
+        for place in range(at + new, at + len(text)):
+            character = text[place - at]
+            start = self._start(character, place)
+            if is_mark(character) and len(windows) == 1:
+                windows.append(_Window(windows[0].units, [*windows[0].places]))
+            for window, reading in zip(windows, (character, written(character)), strict=False):
+                folded = fold(reading)
+                window.add(folded, start)
+                if folded and window.is_copy(self._grams):
+                    spans.append((window.places[0], place + 1))
+            if len(windows) == 2 and windows[0] == windows[1]:
+                windows.pop()
+        open_ = [] if final else [place for each in windows for place in each.places[1 - UNITS :][:1]]
+        self.certain = min(open_, default=at + len(text) - (0 if final else begun(text)))
         return spans
+
+    def _start(self, character: str, place: int) -> int:
+        """Returns the position at which the character begins: before it, where an escape of six stands for it."""
+        escape = self._escape
+        if not is_mark(character):
+            self._escape = place if character == BACKSLASH else -1
+            return escape if 0 <= escape == place - BEFORE else place
+        return place
 
 
 @dataclass(slots=True)
@@ -195,7 +224,7 @@ class CanaryScanner:
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
         spans, node, root = list[Span](), self._node, self._root
         for place in range(new, len(text)):
-            character = text[place]
+            character = written(text[place])
             while character not in node.following and node.fallback is not None:
                 node = node.fallback
             node = node.following.get(character, root)

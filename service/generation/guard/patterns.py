@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
+from service.generation.guard.escapes import BEFORE, FULL_WIDTH, begun, is_escaped
 from service.generation.guard.rules import Span
 
 _DASHES = [*range(0x2010, 0x2016), 0x2212, 0xFE63]
 _SPACES = [0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000]
-_FULL_WIDTH = range(0xFF01, 0xFF5F)
-_PLAIN = {code: code - 0xFEE0 for code in _FULL_WIDTH} | dict.fromkeys(_DASHES, 0x2D) | dict.fromkeys(_SPACES, 0x20)
+_PLAIN = {code: code - 0xFEE0 for code in FULL_WIDTH} | dict.fromkeys(_DASHES, 0x2D) | dict.fromkeys(_SPACES, 0x20)
 CARD_DIGITS: Final = range(13, 20)
 _NUMBER = r"(?<![0-9])(?<![0-9]\.)"
 """Not behind a digit, nor behind a decimal point: one fraction in ten would pass as a card."""
@@ -177,7 +177,8 @@ _DOMAIN = re.compile(r"(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-
 
 class AddressScanner:
     """One sequence's search. A text that may still become a local part is not certain: the last word, up to its 64th
-    character from the end. An address ends with the last label that can be a top-level domain."""
+    character from the end, and what may be the beginning of an escape behind it. Between the local part and the sign an
+    escape may stand, which stands for the sign. An address ends with the last label that can be a top-level domain."""
 
     def __init__(self) -> None:
         self.certain = 0
@@ -187,8 +188,9 @@ class AddressScanner:
         spans = list[Span]()
         sign = text.find("@", self._seen - at)
         while sign >= 0:
-            start = sign - _local_length(text, sign)
-            if start == sign:
+            before = sign - BEFORE if is_escaped(text, sign) else sign
+            start = before - _local_length(text, before)
+            if start == before:
                 sign = text.find("@", sign + 1)
                 continue
             stop = start + LONGEST
@@ -201,8 +203,15 @@ class AddressScanner:
                 spans.append((at + start, at + domain.end()))
             sign = text.find("@", sign + 1)
         self._seen = at + len(text)
-        self.certain = self._seen - (0 if final else _local_length(text, len(text)))
+        self.certain = self._seen - (0 if final else _open_length(text))
         return spans
+
+
+def _open_length(text: str) -> int:
+    """Returns how many of the last characters may belong to an address whose sign comes later."""
+    escape = begun(text)
+    local = _local_length(text, len(text) - escape)
+    return local + escape if local else 0
 
 
 def _local_length(text: str, end: int) -> int:

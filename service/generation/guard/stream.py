@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
+from service.generation.guard.escapes import Escapes
 from service.generation.guard.patterns import plain
 from service.generation.guard.rules import Action, Finding, Rule, Scanner
 
@@ -60,6 +61,7 @@ class TextFilter:
         self._holding = [scanner for rule, scanner in scanners if rule.action is not Action.FLAG]
         self._flagging = [scanner for rule, scanner in scanners if rule.action is Action.FLAG]
         self._text = self._plain = ""
+        self._escapes = Escapes()
         self._at = 0  # position of the first character in `_text`
         self._length = 0
         self._rendered = self._covered = 0
@@ -129,7 +131,7 @@ class TextFilter:
     def _advance(self, text: str, final: bool) -> None:
         new = len(self._text)
         self._text += text
-        self._plain += plain(text)
+        self._plain += plain(self._escapes.read(text))
         self._length += len(text)
         for number, scanner in enumerate(self._scanners):
             for start, end in scanner.scan(self._plain, self._at, new, final):

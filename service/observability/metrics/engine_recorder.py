@@ -58,6 +58,21 @@ class EngineRecorder:
         self._costs = [families.cost.labels(*labels, term) for term in COST_TERMS]
         self._peak_gauges: _PeakGauges | None = None
 
+    def begin(self) -> None:
+        """Forgets the engine before: the totals of the next one start at 0, and only its replicas count."""
+        self._last.clear()
+        self._peaks.clear()
+        self.end()
+
+    def end(self) -> None:
+        """Sets the gauges of an engine that has stopped to those of an idle one. The peaks are the host's: they
+        stay."""
+        self._slowdown.set(1.0)
+        for gauge in (self._shared, self._kv_usage, *self._costs, *(each for each, _ in (*self._sums, *self._newest))):
+            gauge.set(0.0)
+        if self._peak_gauges is not None:
+            self._peak_gauges.rest()
+
     def on_ready(self, info: EngineInfo, replica: int = 0) -> None:
         """Records what a process knows of its host and of its forward. Without peaks there are no ratios of work. A
         slow path whose cost is not known counts as 2."""
@@ -118,7 +133,7 @@ class EngineRecorder:
             gauge.set(getattr(newest, name))
         for gauge, value in zip(self._costs, newest.cost, strict=False):
             gauge.set(value)
-        if self._peak_gauges is not None:
+        if self._peak_gauges is not None and self._peaks:
             self._peak_gauges.set(self._peaks, self._last)
 
 
@@ -152,6 +167,12 @@ class _PeakGauges:
         self._ratios = [
             (phase, families.mfu.labels(*labels, phase), families.bandwidth.labels(*labels, phase)) for phase in PHASES
         ]
+
+    def rest(self) -> None:
+        """Sets the ratios to 0."""
+        for _, mfu, bandwidth in self._ratios:
+            mfu.set(0.0)
+            bandwidth.set(0.0)
 
     def set(self, peaks: Mapping[int, Peaks], last: Mapping[int, EngineStats]) -> None:
         """Sets the peaks of one process, as a mean over the replicas, and the ratios: work over time and peak, each

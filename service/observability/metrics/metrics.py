@@ -176,7 +176,10 @@ class Metrics:
         for each in inventory.served:
             self.model(each.model, each.version)
         now = self._clock()
-        self._missed = {key: self._missed.get(key, now) for key in self._models if key not in inventory.observed}
+        missed = {key: self._missed.get(key, now) for key in self._models if key not in inventory.observed}
+        for key in missed.keys() - self._missed.keys():
+            self._models[key].end_engine()
+        self._missed = missed
         for key in [key for key, since in self._missed.items() if now - since >= KEPT_SECONDS]:
             del self._models[key]
             for families in (self._answers, self._engine):

@@ -111,6 +111,14 @@ class ModelMetrics:
             if seconds is not None:
                 family.labels(*labels).observe(seconds)
 
+    def begin_engine(self) -> None:
+        """Records that the version gets a new engine. Its counters go on."""
+        self._engine.begin()
+
+    def end_engine(self) -> None:
+        """Records that the version's engine has stopped."""
+        self._engine.end()
+
     def on_ready(self, info: EngineInfo, replica: int = 0) -> None:
         """Records the facts of an engine process that is ready."""
         self._engine.on_ready(info, replica)

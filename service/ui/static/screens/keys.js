@@ -7,7 +7,7 @@ import {copy} from '../lib/copy.js';
 import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
 import {Checkbox, Confirm, Dialog, Empty, Input, Region, Select, Table, Tag} from '../lib/parts.js';
-import {mount} from '../lib/screen.js';
+import {mount, useTurns} from '../lib/screen.js';
 import {number, t, time} from '../lib/words.js';
 
 const SCOPES = ['generate', 'sessions', 'models:read', 'models:write', 'metrics', 'admin'];
@@ -20,21 +20,27 @@ function Keys() {
   const [dialog, open] = useState({});
   const [secret, setSecret] = useState(null);
   const first = useRef();
+  const refusal = useRef();
+  const turns = useTurns();
   const close = () => open({});
-  const run = work => attempt(work).then(close);
+  const run = (event, work) => turns(async () => {
+    refusal.current.replaceChildren();
+    if (await attempt(work)) close();
+    else refusal.current?.replaceChildren(...document.getElementById('alert').childNodes);
+  })(event);
   const shown = ({key, ...row}, text) => {
     setSecret({name: row.name, secret: key});
     change(old => old.some(each => each.id === row.id) ? old.map(each => each.id === row.id ? row : each) : [...old, row]);
     say(text);
   };
-  const create = body => run(async () => shown(await ask('v1/keys', {method: 'POST', body}), t('keys.created', body)));
-  const rotate = (key, seconds) => run(async () =>
+  const create = (event, body) => run(event, async () => shown(await ask('v1/keys', {method: 'POST', body}), t('keys.created', body)));
+  const rotate = (event, key, seconds) => run(event, async () =>
     shown(await ask(pathOf(key, 'rotate'), {method: 'POST', body: {grace_seconds: Number(seconds)}}), t('keys.rotated', key)));
-  const remove = key => run(async () => {
+  const remove = (event, key) => run(event, async () => {
     await ask(pathOf(key), {method: 'DELETE'});
     change(old => old.filter(each => each.id !== key.id));
     say(t('keys.deleted', {name: key.name}));
-  }).then(() => first.current.focus());
+  }).then(() => document.activeElement === document.body && first.current.focus());
   useEffect(() => { if (rows && !secret) say(rows.length ? t('keys.found', {count: number(rows.length)}) : t('keys.empty')); }, [Boolean(rows)]);
   return html`
     ${rows && html`<div class="row middle"><button type="button" class="main" ref=${first} onClick=${() => open({create: true})}>${t('keys.create')}</button><a href=${pages.audit()}>${t('title.audit')}</a></div>`}
@@ -42,10 +48,13 @@ function Keys() {
     ${rows?.length > 0 && html`<${Table} name=${t('title.keys')} columns=${columns(open)} rows=${rows} keyOf=${key => key.id} />`}
     ${rows?.length === 0 && html`<${Empty}>${t('keys.empty')}<//>`}
     <${Usage} keys=${rows ?? []} />
-    ${dialog.create && html`<${Create} onClose=${close} onRun=${create} />`}
-    ${dialog.rotate && html`<${Rotate} name=${dialog.rotate.name} onClose=${close} onRun=${seconds => rotate(dialog.rotate, seconds)} />`}
-    ${dialog.remove && html`<${Confirm} title=${t('keys.delete')} onClose=${close} onConfirm=${() => remove(dialog.remove)}>${t('keys.delete_asks', dialog.remove)}<//>`}`;
+    ${dialog.create && html`<${Create} refusal=${refusal} onClose=${close} onRun=${create} />`}
+    ${dialog.rotate && html`<${Rotate} name=${dialog.rotate.name} refusal=${refusal} onClose=${close} onRun=${(event, seconds) => rotate(event, dialog.rotate, seconds)} />`}
+    ${dialog.remove && html`<${Confirm} title=${t('keys.delete')} onClose=${close} onConfirm=${event => remove(event, dialog.remove)}><${Refusal} line=${refusal} />${t('keys.delete_asks', dialog.remove)}<//>`}`;
 }
+
+// What was refused, inside the dialog that asked for it: the page's own line lies behind the dialog.
+const Refusal = ({line}) => html`<span role="alert" ref=${line}></span>`;
 
 const columns = open => [
   {label: t('keys.name'), cell: key => html`<span id=${key.id}>${key.name}</span><br /><span class="hint">${key.id}</span>`},
@@ -68,14 +77,14 @@ function Secret({name, secret, onDone}) {
   <//>`;
 }
 
-function Create({onClose, onRun}) {
+function Create({refusal, onClose, onRun}) {
   const [form, setForm] = useState({name: '', scopes: ['generate'], models: '', ends: '', limits: {}});
   const put = key => value => setForm(old => ({...old, [key]: value}));
   const limit = name => value => setForm(old => ({...old, limits: {...old.limits, [name]: value}}));
   const tick = scope => is => put('scopes')(is ? [...form.scopes, scope] : form.scopes.filter(each => each !== scope));
-  const submit = event => { event.preventDefault(); onRun(bodyOf(form)); };
   return html`<${Dialog} title=${t('keys.create')} onClose=${onClose}>
-    <form onSubmit=${submit}>
+    <${Refusal} line=${refusal} />
+    <form onSubmit=${event => onRun(event, bodyOf(form))}>
       <${Input} label=${t('keys.name')} value=${form.name} onInput=${put('name')} required maxlength="100" autocomplete="off" autofocus />
       <fieldset><legend>${t('keys.scopes')}</legend>${SCOPES.map(scope => html`<${Checkbox} key=${scope} label=${scope} checked=${form.scopes.includes(scope)} onChange=${tick(scope)} />`)}</fieldset>
       <${Input} label=${t('keys.models')} value=${form.models} onInput=${put('models')} hint=${t('keys.models_hint')} autocomplete="off" />
@@ -94,10 +103,11 @@ function bodyOf({name, scopes, models, ends, limits}) {
     ...(set.length && {limits: Object.fromEntries(set)})};
 }
 
-function Rotate({name, onClose, onRun}) {
+function Rotate({name, refusal, onClose, onRun}) {
   const [seconds, setSeconds] = useState(GRACES[0]);
   return html`<${Dialog} title=${t('keys.rotate')} onClose=${onClose}>
-    <form onSubmit=${event => { event.preventDefault(); onRun(seconds); }}>
+    <${Refusal} line=${refusal} />
+    <form onSubmit=${event => onRun(event, seconds)}>
       <p>${t('keys.rotate_asks', {name})}</p>
       <${Select} label=${t('keys.grace')} value=${seconds} onChange=${setSeconds} options=${GRACES.map(each => [each, t(`keys.grace_${each}`)])} />
       <div class="row"><button type="button" onClick=${onClose}>${t('parts.cancel')}</button><button class="main">${t('keys.rotate')}</button></div>
