@@ -216,9 +216,7 @@ def _measured(event: Mapping[str, Any]) -> str:
     timings, usage = event.get("timings"), event.get("usage")
     if timings is None or usage is None:
         return f"no answer: {event.get('error', 'the stream ended early')}"
-    rate = timings["tokens_per_second"]
+    first, rate = timings["ttft_ms"], timings["tokens_per_second"]
+    begun = f"first token after {first:.0f} ms, " if first is not None else ""
     speed = f" at {rate:.0f} a second" if rate is not None else ""
-    return (
-        f"{usage['prompt_tokens']} prompt tokens, first token after {timings['ttft_ms']:.0f} ms, "
-        f"{usage['completion_tokens']} tokens{speed}"
-    )
+    return f"{usage['prompt_tokens']} prompt tokens, {begun}{usage['completion_tokens']} tokens{speed}"
