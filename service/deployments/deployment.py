@@ -164,6 +164,7 @@ class Deployment:
         try:
             self.phase = "waiting for other loads"
             async with self._memory.promised(self.manifest.reference, self.needed_bytes):
+                self.phase = "starting"
                 self._lease = await leased(repository, self.manifest)
                 await self._fetch(repository)
                 parsers = await asyncio.to_thread(parsers_of, repository, self.manifest)

@@ -40,7 +40,8 @@ def test_a_version_is_one_click_away_and_says_what_it_is(shown: Window) -> None:
 def test_a_version_shows_no_votes_before_they_are_known(shown: Window) -> None:
     held = list[Route]()
     shown.page.route("**/v1/feedback/summary*", lambda route: held.append(route))
-    shown.page.goto(f"{shown.base}/ui/models/demo/versions/2")
+    with shown.page.expect_request("**/v1/feedback/summary*"):
+        shown.page.goto(f"{shown.base}/ui/models/demo/versions/2")
     expect(shown.page.get_by_role("table", name="Quality")).to_be_visible()
     votes = shown.page.get_by_role("region", name="Feedback")
     expect(votes).to_have_count(0)
