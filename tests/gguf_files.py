@@ -7,11 +7,15 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+
+from models.imports import gguf_tokenizer
 
 ALIGNMENT: Final = 32
 F32: Final = 0
@@ -323,3 +327,13 @@ def _value(value: Any) -> bytes:
     if value and isinstance(value[0], int):
         return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
     return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
+
+
+def convert_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converts tokenizers in this process: the start of a limited child takes most of a second."""
+
+    def run(_module: str, given: str, target: str, _subject: str, **_limits: object) -> None:
+        architecture, vocabulary, options = json.loads(Path(given).read_text(encoding="utf-8"))
+        gguf_tokenizer._write(architecture, vocabulary, options, Path(target))
+
+    monkeypatch.setattr(gguf_tokenizer, "limited", SimpleNamespace(run=run))

@@ -65,7 +65,8 @@ CONFIGS = {
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    gguf_files.convert_here(monkeypatch)
     return Repository(tmp_path / "data")
 
 

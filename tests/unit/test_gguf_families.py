@@ -102,7 +102,8 @@ TEXTS = (
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    gguf_files.convert_here(monkeypatch)
     return Repository(tmp_path / "data")
 
 
