@@ -189,8 +189,9 @@ def create_app(
         telemetry=WITHOUT_TELEMETRY,
     )
     outages = _outages(metrics)
-    answers = _answers(settings, deployments, metrics, tasks, outages[SESSIONS])
-    stored_files, batch_worker = _files_and_batches(app, settings, answers, metrics)
+    instances = Instances(deployments)
+    answers = _answers(settings, deployments, metrics, tasks, outages[SESSIONS], instances)
+    stored_files, batch_worker = _files_and_batches(app, settings, answers, metrics, instances)
     keyed = settings.admin_key is not None
     keys = Keys(deployments.repository.records, is_managed=keyed)
     bearers = Bearers(settings.admin_key, keys)
@@ -202,7 +203,7 @@ def create_app(
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
-    made, instances = Profiles(deployments, tasks), Instances(deployments)
+    made = Profiles(deployments, tasks)
     audit = _audit(answers, instances.id, metrics, jobs, bearers)
     app.state.service = Service(
         settings,
@@ -245,10 +246,15 @@ def _outages(metrics: Metrics) -> dict[str, Outages]:
 
 
 def _answers(
-    settings: Settings, deployments: Deployments, metrics: Metrics, tasks: BackgroundTasks, outages: Outages
+    settings: Settings,
+    deployments: Deployments,
+    metrics: Metrics,
+    tasks: BackgroundTasks,
+    outages: Outages,
+    instances: Instances,
 ) -> Answers:
-    open_store, is_fit = partial(_open_sessions, settings, metrics, outages), partial(_is_fit, deployments.repository)
-    conversations = Conversations(open_store, tasks=tasks, is_fit=is_fit)
+    open_store = partial(_open_sessions, settings, metrics, outages)
+    conversations = Conversations(open_store, tasks=tasks, is_fit=lambda: instances.unfit is None)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
     if guard:
         metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
@@ -267,22 +273,17 @@ def _answers(
 
 
 def _files_and_batches(
-    app: FastAPI, settings: Settings, answers: Answers, metrics: Metrics
+    app: FastAPI, settings: Settings, answers: Answers, metrics: Metrics, instances: Instances
 ) -> tuple[Files, BatchWorker]:
     """Returns the files of clients, and what answers the batches among them by `app`'s own routes."""
     deployments, conversations = answers.deployments, answers.conversations
-    is_fit = partial(_is_fit, deployments.repository)
-
-    def rests() -> bool:
-        return is_stopping() or not is_fit()
-
     stored_files = Files(
         settings.data_dir / "files",
         conversations.store,
         settings.files_max_bytes,
         settings.files_total_bytes,
         _shared_contents(deployments.repository),
-        is_fit,
+        is_fit=lambda: instances.unfit is None,
     )
     paths = {route.path for route in plain_routes(ui)}
     worker = BatchWorker(
@@ -290,16 +291,16 @@ def _files_and_batches(
         stored_files,
         Contents(settings.data_dir / "batches"),
         (LineAnswers(app), line),
-        ServerState(partial(load_of, deployments, answers), rests, metrics.batch_line, metrics.batches),
+        ServerState(
+            partial(load_of, deployments, answers),
+            lambda: is_stopping() or instances.unfit is not None,
+            metrics.batch_line,
+            metrics.batches,
+        ),
         WorkerLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
         tuple(each for each in ENDPOINTS if each in paths),
     )
     return stored_files, worker
-
-
-def _is_fit(repository: Repository) -> bool:
-    """Returns whether what expires may be removed and taken over: not where the clock is apart from the database's."""
-    return not isinstance(repository.records, SharedRecords) or repository.records.unfit is None
 
 
 def _shared_contents(repository: Repository) -> SharedContents | None:

@@ -183,14 +183,17 @@ class Deployments:
         rollout may choose. Raises DosirakError."""
         if self._stopping or self.rollouts.all():
             return None
-        return self.deployed(reference) if self.is_loaded(reference) else None
+        return self._ready(reference)
 
     def is_loaded(self, reference: str | None) -> bool:
         """Returns whether `choose_loaded` returns at once; False where it raises."""
         with contextlib.suppress(DosirakError):
-            deployment = self.deployed(reference)
-            return deployment is not None and deployment.state is DeploymentState.READY
+            return self._ready(reference) is not None
         return False
+
+    def _ready(self, reference: str | None) -> Deployment | None:
+        deployment = self.deployed(reference)
+        return deployment if deployment is not None and deployment.state is DeploymentState.READY else None
 
     async def ensure_loaded(self, reference: str | None) -> Deployment:
         """Returns the serving deployment of `reference`, and loads it first where it is not loaded; waits at most the

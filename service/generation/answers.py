@@ -243,10 +243,8 @@ class Answers:
         """Returns the version that answers, loaded. Raises NotFound for one that does not answer this owner. Who waits
         for a load takes no place of running sequences: the versions that are loaded answer meanwhile."""
         model = self.deployments.allowed(request.models, request.model)
-        if not self.deployments.is_loaded(model):
-            with self.waiting.entered(1):
-                return await self.deployments.choose_loaded(model, conversation_of(request))
-        return await self.deployments.choose_loaded(model, conversation_of(request))
+        with nullcontext() if self.deployments.is_loaded(model) else self.waiting.entered(1):
+            return await self.deployments.choose_loaded(model, conversation_of(request))
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         request, prompt, max_tokens = await self._prompt(request, choice.deployment)
