@@ -5,7 +5,8 @@ ends them.
     retry   a piece of work that must be done: again until it returns, as `prepare the repository`
     run     a piece of work that may fail: once, as `make a summary`
 
-After a failure `keep` and `retry` wait, twice as long each time. The module knows no work and no metrics: it reports to
+After a failure `keep` and `retry` wait, twice as long each time. `Unbroken` is for a caller's own work that a
+cancellation must not cut. The module knows no work and no metrics: it reports to
 `observe`.
 """
 
@@ -139,6 +140,24 @@ class BackgroundTasks:
 def _is_being_cancelled() -> bool:
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0
+
+
+class Unbroken:
+    """Work that goes on to its end when its caller is cancelled, as a write that puts back what it could not write."""
+
+    def __init__(self) -> None:
+        self._running = set[asyncio.Task[None]]()
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits the work, and raises its error."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await asyncio.shield(task)
+
+    async def ended(self) -> None:
+        """Waits until no work goes on."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
 
 AGAIN_SECONDS: Final = 0.05

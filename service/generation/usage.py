@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from service.errors import DosirakError
 from service.storage.usage import COUNTED, HOUR, WINDOWS, Bucket, Counts
-from service.tasks import BackgroundTasks
+from service.tasks import BackgroundTasks, Unbroken
 
 if TYPE_CHECKING:
     from service.storage.sessions import SessionStore
@@ -54,7 +54,7 @@ class Usage:
         self._store = store
         self._new: Counted = defaultdict(Counter)
         self._writing: Counted = {}
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes = Unbroken()
         self.known_owners: dict[str, Known] = {}
 
     def start(self, tasks: BackgroundTasks) -> None:
@@ -62,7 +62,7 @@ class Usage:
 
     async def stop(self) -> None:
         """Writes what is left, where the database takes it: also what a cancelled write could not write."""
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await self._writes.ended()
         with suppress(DosirakError):
             await self.write()
 
@@ -107,10 +107,7 @@ class Usage:
         if not self._new and not self.known_owners:
             return
         store, now = await self._store(), self.clock()
-        task = asyncio.create_task(self._write_or_keep(store))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-        await asyncio.shield(task)
+        await self._writes.finish(self._write_or_keep(store))
         if owners := list(self.known_owners):
             for owner, stored in (await store.usage.spent(owners, now)).items():
                 self.known_owners[owner].stored = stored

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from service.storage.audit import chain
 from service.storage.audit.chain import Entry, Row
+from service.tasks import Unbroken
 
 if TYPE_CHECKING:
     from service.storage.audit.trail import Trail
@@ -58,13 +59,13 @@ class Audit:
         self._instance = instance
         self._told = told
         self._waiting: list[Entry] = []
-        self._writes = set[asyncio.Task[None]]()
+        self._writes = Unbroken()
         self._refused: Counter[Refusal] = Counter()
         self._last = 0
 
     async def require(self, entry: Entry) -> None:
         """Writes a row now. Raises what the database raises: then there is no row, and nothing else may happen."""
-        await self._finished(self._write([entry]))
+        await self._writes.finish(self._write([entry]))
 
     async def add(self, entry: Entry) -> None:
         """Writes a row of what has happened; it waits where the database cannot have it now."""
@@ -96,7 +97,7 @@ class Audit:
 
     async def close(self) -> None:
         """Writes what it can; the log has the rest."""
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await self._writes.ended()
         try:
             await self.flush()
         except Exception as error:
@@ -114,14 +115,7 @@ class Audit:
     async def write_waiting(self) -> None:
         some, self._waiting = self._waiting, []
         if some:
-            await self._finished(self._write_or_keep(some))
-
-    async def _finished(self, write: Coroutine[Any, Any, None]) -> None:
-        """Awaits a write, which goes on to its end when the caller is cancelled: each row is told of, or waits on."""
-        task = asyncio.create_task(write)
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-        await asyncio.shield(task)
+            await self._writes.finish(self._write_or_keep(some))
 
     async def _write_or_keep(self, some: list[Entry]) -> None:
         try:
