@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -49,12 +50,14 @@ def cores_of(data_dir: Path, reference: str, draft: str) -> tuple[EngineCore, En
     return build_core(config, runner, info.blocks_total), drafting
 
 
-def wave(core: EngineCore, name: str, prompts: Sequence[Sequence[int]], sampled: bool) -> tuple[Answers, float]:
-    """Returns the answers, and the tokens a second while all sequences decode."""
+def wave(
+    core: EngineCore, name: str, prompts: Sequence[Sequence[int]], sampled: bool, new: int = NEW
+) -> tuple[Answers, float]:
+    """Returns the answers of at most `new` tokens, and the tokens a second from the last first token on."""
     for number, prompt in enumerate(prompts):
-        params = SamplingParams(max_tokens=NEW)
+        params = SamplingParams(max_tokens=new)
         if sampled:
-            params = SamplingParams(max_tokens=NEW, temperature=TEMPERATURE, top_p=TOP_P, seed=number)
+            params = SamplingParams(max_tokens=new, temperature=TEMPERATURE, top_p=TOP_P, seed=number)
         core.add(Request(f"{name}-{number}", tuple(prompt), params))
     answers: Answers = {}
     began, before = 0.0, 0
@@ -66,22 +69,33 @@ def wave(core: EngineCore, name: str, prompts: Sequence[Sequence[int]], sampled:
     return answers, (sum(map(len, answers.values())) - before) / (time.perf_counter() - began)
 
 
-def compare(plain: EngineCore, drafting: EngineCore, at_once: int, rounds: int, sampled: bool) -> str:
-    """Returns a row of the table. Raises SystemExit where answers differ."""
+def compare(
+    plain: EngineCore,
+    drafting: EngineCore,
+    prompts: Callable[[int], Sequence[Sequence[int]]],
+    rounds: int,
+    sampled: bool,
+    new: int = NEW,
+) -> str:
+    """Returns a row of the table; `prompts` gives those of a round. Raises SystemExit where answers differ."""
     rates: dict[bool, list[float]] = {False: [], True: []}
     answers: dict[bool, Answers] = {}
     before = drafting.stats
     for turn, with_draft in enumerate(in_turns(rounds + 1)):
-        prompts = random_prompts(TINYLLAMA, at_once, PROMPT, Random(turn // 2))
-        answers[with_draft], rate = wave(drafting if with_draft else plain, f"{turn // 2}", prompts, sampled)
+        core = drafting if with_draft else plain
+        answers[with_draft], rate = wave(core, f"{turn // 2}", prompts(turn // 2), sampled, new)
         rates[with_draft].append(rate)
         if turn % 2 and answers[True] != answers[False]:
-            raise SystemExit("answers differ with a draft model")
+            raise SystemExit("answers differ with drafts")
     ratios = sorted(on / off for on, off in zip(rates[True][1:], rates[False][1:], strict=True))
     drafted = drafting.stats.draft_tokens_total - before.draft_tokens_total
     right = drafting.stats.accepted_tokens_total - before.accepted_tokens_total
     figures = f"{median(rates[False][1:]):8.1f} {median(rates[True][1:]):8.1f} {median(ratios):6.2f}"
-    return f"{at_once:8} {figures}   {ratios[0]:.2f} to {ratios[-1]:.2f} {drafted:8} {right / max(1, drafted):6.2f}"
+    return f"{figures}   {ratios[0]:.2f} to {ratios[-1]:.2f} {drafted:8} {right / max(1, drafted):6.2f}"
+
+
+def _drawn(at_once: int, number: int) -> list[list[int]]:
+    return random_prompts(TINYLLAMA, at_once, PROMPT, Random(number))
 
 
 def main() -> None:
@@ -101,7 +115,8 @@ def main() -> None:
             f"agreement {shape.agreement}\n at once  without     with  ratio   interval      drafts  right", flush=True
         )
         for at_once in asked.at_once:
-            print(compare(plain, drafting, at_once, asked.rounds, asked.sampled), flush=True)
+            drawn = partial(_drawn, at_once)
+            print(f"{at_once:8} {compare(plain, drafting, drawn, asked.rounds, asked.sampled)}", flush=True)
 
 
 if __name__ == "__main__":

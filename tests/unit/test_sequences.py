@@ -28,9 +28,31 @@ def test_the_latest_place_counts() -> None:
     assert ngrams.draft(tokens, 2) == (6, 0)
 
 
-@pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3], [1, 2, 3, 1, 2], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3], [1, 2, 3, 1, 3], [1, 2, 3, 4, 5, 6, 7]])
 def test_nothing_is_proposed_without_a_match(tokens: list[int]) -> None:
     assert not NgramProposer().follow(tokens)
+
+
+def test_two_tokens_guess_where_three_are_new() -> None:
+    ngrams, tokens = NgramProposer(), [1, 2, 3, 4, 9, 2, 3]
+    assert ngrams.follow(tokens)
+    assert ngrams.draft(tokens, 2) == (4, 9)
+    tokens = [7, 2, 3, 4, 8, 2, 3, 5, 7, 2, 3]
+    assert (ngrams := NgramProposer()).follow(tokens)
+    assert ngrams.draft(tokens, 2) == (4, 8), "three tokens that came before are surer than two that came later"
+
+
+def test_each_length_has_its_own_share_of_right_guesses() -> None:
+    ngrams, tokens = NgramProposer(), [*range(20), 90, 3, 4]
+    assert ngrams.follow(tokens)
+    first = ngrams.acceptance
+    for wrong in range(91, 95):
+        tokens += [wrong, 3, 4]
+        assert ngrams.follow(tokens)
+    assert ngrams.acceptance < first / 2, "two tokens were wrong four times"
+    tokens += [96, 7, 8, 9]
+    assert ngrams.follow(tokens)
+    assert ngrams.acceptance == first, "three tokens were not asked before"
 
 
 def test_a_copy_runs_into_itself() -> None:
@@ -62,7 +84,7 @@ def test_following_in_pieces_finds_what_an_exhaustive_search_finds(seed: int, le
     for _ in range(30):
         tokens += [rng.randrange(letters) for _ in range(rng.randint(1, 5))]
         found = ngrams.follow(tokens)
-        earlier = [i for i in range(3, len(tokens)) if tokens[i - 3 : i] == tokens[-3:]]
+        earlier = [i for i in range(2, len(tokens)) if tokens[i - 2 : i] == tokens[-2:]]
         if found:
             unrolled = tokens + list(ngrams.draft(tokens, count))
             continues = any(
