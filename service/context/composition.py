@@ -64,6 +64,11 @@ def nfc(text: str) -> tuple[str, tuple[str, ...]]:
     return (text, ()) if is_normalized("NFC", text) else (normalize("NFC", text), (NFC_NOTE,))
 
 
+def with_composed(texts: Sequence[str]) -> tuple[str, ...]:
+    """Returns the texts, and behind them the NFC of those that are not in it: models write NFC."""
+    return (*texts, *(normalize("NFC", text) for text in texts if not is_normalized("NFC", text)))
+
+
 def leading_systems(messages: Sequence[Message]) -> int:
     """Returns how many system messages stand before all others."""
     return next((at for at, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))

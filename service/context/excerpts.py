@@ -21,6 +21,8 @@ from service.text.tokenizer import Tokenizer
 PARAGRAPH: Final = "\n\n"
 LEAST: Final = 16
 """The fewest tokens of a sentence that are worth sending."""
+_CHARACTERS: Final = 16
+"""More than two tokens have, in nearly every text."""
 Span = tuple[int, int]
 _PARAGRAPHS: Final = re.compile(re.escape(PARAGRAPH))
 _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。？！])\s*|\n")
@@ -80,8 +82,13 @@ def _by_tokens(tokenizer: Tokenizer, text: str, span: Span, tokens: int) -> Iter
 
 
 def _fitting(tokenizer: Tokenizer, text: str, tokens: int) -> int:
-    """Returns how many leading characters have at most `tokens` tokens, counted by themselves."""
-    pieces = tokenizer.encode_with_offsets(text, add_special_tokens=False)
+    """Returns how many leading characters have at most `tokens` tokens, counted by themselves. It reads no more of
+    `text` than that takes: a long sentence is read once, and not once for each of its parts."""
+    reach = _CHARACTERS * tokens
+    pieces = tokenizer.encode_with_offsets(text[:reach], add_special_tokens=False)
+    while len(pieces) < 2 * tokens and reach < len(text):
+        reach *= 2
+        pieces = tokenizer.encode_with_offsets(text[:reach], add_special_tokens=False)
     for count in range(min(tokens, len(pieces)), 0, -1):
         length = pieces[count - 1][3]
         if tokenizer.text_tokens(text[:length]) <= tokens:

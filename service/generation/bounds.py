@@ -13,9 +13,9 @@ from service.generation.request import GenerationRequest
 
 
 async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, and so is a prompt that is inspected
-    or whose template is slow: the event loop goes on. Raises the errors of `build_prompt`, and an error for a feature
-    that the version does not have."""
+    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, and so is a prompt that is inspected,
+    whose documents are searched or whose template is slow: the event loop goes on. Raises the errors of `build_prompt`,
+    and an error for a feature that the version does not have."""
     refuse_unknown_tokens(request, min(deployment.tokenizer.vocab_size, deployment.manifest.vocab_size))
     if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
@@ -25,8 +25,9 @@ async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
     refuse_embedding(request, deployment)
     refuse_outside_limits(request, deployment)
     is_long = characters(request) >= deployment.tokenizer.long_text
-    is_long = is_long or (request.context is not None and request.context.inspect)
-    if is_long:
+    context = request.context
+    searches = context is not None and context.policy == "retrieve" and bool(request.documents)
+    if is_long or searches or (context is not None and context.inspect):
         prompt = await in_thread(request, partial(_with_receipt, request, deployment))
     else:
         prompt = await rendered(request, deployment, partial(prompt_of, request, deployment))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from service.context.composition import with_composed
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
 from service.generation.delta import Call, CallDelta, Token
 from service.generation.guard import Finding, TextFilter
@@ -91,16 +92,17 @@ class OutputSequence:
         self._is_one_call = request.tools is not None and not request.tools.is_parallel
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
+        stop = with_composed(request.stop)
         self._detokenizer = Detokenizer(
             tokenizer,
-            request.stop,
+            stop,
             include_stop=request.include_stop,
             ignore_stop_until=request.sampling.min_tokens,
             skip_special_tokens=request.skip_special_tokens,
             shown=self._readers.shown,
             boundary=self._readers.boundary,
             inside=inside,
-            controls=tokenizer.controls_among(request.stop),
+            controls=tokenizer.controls_among(stop),
         )
         self._guard = None if text_filter is None else Guarded(text_filter, tokenizer.stand_in_id)
 

@@ -160,6 +160,13 @@ async def test_a_stale_writer_is_told(world: World) -> None:
     error(await world.client.patch(f"{SESSIONS}/{session}", json={}, headers={"If-Match": "2"}), 422, "invalid_request")
 
 
+async def test_null_takes_each_field_away(world: World) -> None:
+    session = await made(world, title="x", metadata={"a": 1}, system="s")
+    nothing = {"title": None, "metadata": None, "system": None, "policy": None, "ttl_seconds": None, "model": None}
+    shown = (await world.client.patch(f"{SESSIONS}/{session}", json=nothing)).json()
+    assert (shown["title"], shown["metadata"], shown["system"], shown["policy"]) == (None, {}, None, None)
+
+
 async def test_an_edit_s_tag_is_of_its_own_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another write comes right after it."""
     session = await made(world)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
 from models.repository.repository import Repository
 from tests.api.conftest import Serve
 from tests.api.reading import error
-from tests.fake_service import World, over_http, publish, serving
+from tests.fake_service import REPLY, World, over_http, publish, serving
 from tests.tokenizers import CHAT_TEMPLATE
 from tests.tools import WITH_TOOLS
 
@@ -121,3 +122,27 @@ async def test_tools_that_cannot_act_are_refused(serve: Serve) -> None:
         for body in ({"prompt": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}):
             answer = await world.client.post("/tokenize", json={**body, "tools": [TOOL]})
             assert "`tools`" in error(answer, 422, "unsupported_field")["error"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_text_is_counted_as_it_is_sent(shared: World) -> None:
+    """macOS writes Hangul in parts; the model gets whole characters."""
+    composed, parts = ([{"role": "user", "content": normalize(form, "도시락 하나")}] for form in ("NFC", "NFD"))
+    answer = (await shared.client.post("/generate", json={"messages": parts})).json()
+    for route in ("/tokenize", "/chat_tokenize"):
+        one, other = [await shared.client.post(route, json={"messages": chat}) for chat in (composed, parts)]
+        assert one.json() == other.json(), route
+    count = (await shared.client.post("/tokenize", json={"messages": parts})).json()["count"]
+    assert count == answer["usage"]["prompt_tokens"]
+    for field in ("prompt", "inputs"):
+        one, other = [
+            await shared.client.post("/tokenize", json={field: chat[0]["content"]}) for chat in (composed, parts)
+        ]
+        assert one.json() == other.json(), field
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_stop_string_in_parts_ends_an_answer_too(shared: World) -> None:
+    stop = normalize("NFD", REPLY[7:10])
+    answer = (await shared.client.post("/generate", json={"inputs": "hi", "parameters": {"stop": [stop]}})).json()
+    assert (answer["generated_text"], answer["finish_reason"]) == (REPLY[:7], "stop")

@@ -97,6 +97,23 @@ def test_by_match_finds_the_sentence_in_a_long_paragraph(tokenizer: Tokenizer) -
     assert both.text == f"{SENTENCES[0]}\n\n{SENTENCES[2]}"
 
 
+def test_a_sentence_is_not_read_anew_for_each_of_its_parts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    encode = Tokenizer.encode_with_offsets
+
+    def watched(self: Tokenizer, text: str, *, add_special_tokens: bool = True) -> list[tuple[int, str, int, int]]:
+        read.append(len(text))
+        return encode(self, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_with_offsets", watched)
+    text = " ".join(f"w{n}" for n in range(2_000))
+    spans = list(spans_of(tokenizer, text, 16))
+    assert len(spans) > 400 and spans[-1][1] == len(text)
+    assert sum(read) < 40 * len(text), "a share for each part, not the whole rest"
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     text=st.text(alphabet="ab 가😀.!\n", max_size=120),

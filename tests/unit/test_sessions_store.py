@@ -72,6 +72,18 @@ async def test_patch_changes_what_it_names(store: SessionStore) -> None:
         await store.patch("ann", session.id, {"colour": "red"})  # type: ignore[typeddict-unknown-key]
 
 
+async def test_a_title_goes_with_the_text_that_it_was_made_of(store: SessionStore) -> None:
+    session = await store.create("ann")
+    (asked,) = (await store.append_turn("ann", session.id, a_turn("my card is 4111"))).messages
+    assert (await store.get("ann", session.id)).title == "my card is 4111"
+    await store.edit_message("ann", session.id, asked.id, content="(removed)")
+    assert (await store.get("ann", session.id)).title == "(removed)"
+    assert (await store.sessions("ann", query="4111")).data == ()
+    await store.patch("ann", session.id, {"title": "lunch"})
+    await store.edit_message("ann", session.id, asked.id, content="another")
+    assert (await store.get("ann", session.id)).title == "lunch", "a title that somebody gave"
+
+
 async def test_a_stale_writer_is_told(store: SessionStore) -> None:
     session = await store.create("ann")
     await store.append_turn("ann", session.id, a_turn("one"), expected_revision=1)
@@ -308,6 +320,15 @@ async def small(database_url: str) -> AsyncIterator[SessionStore]:
     store = await SessionStore.open(database_url, limits)
     yield store
     await store.close()
+
+
+async def test_an_answer_of_any_length_is_imported(small: SessionStore) -> None:
+    session = await small.create("ann")
+    await small.append_turn("ann", session.id, NewTurn((NewMessage("q"),), NewReply("x" * 101, reasoning="y" * 101)))
+    lines = await small.export("ann", session.id)
+    assert (await small.import_lines("ann", lines)).message_count == 2
+    with pytest.raises(InvalidRequest, match="Line 2 is not of an export"):
+        await small.import_lines("ann", [lines[0], lines[1].replace(b'"user"', b'"wizard"')])
 
 
 async def test_limits_are_refused_by_name(small: SessionStore) -> None:

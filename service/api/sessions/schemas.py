@@ -19,7 +19,7 @@ class SessionBody(Wire):
     model: ModelReference | None = None
     system: str | None = None
     policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] | None = None
     ttl_seconds: float | int | None = None
 
     def fields(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""These routes turn text and chats into the tokens that the model would receive, and tokens into text. Counts go past
-the window."""
+"""These routes turn text and chats into the tokens that the model would receive, and tokens into text. The text is put
+into NFC first, as for the model; positions count the characters of that. Counts go past the window."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from service.api.http.encoding import json_response
 from service.api.shared.chat_schemas import use_of
 from service.api.tgi.answer_schemas import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
 from service.api.tgi.schemas import ChatTokenizeBody, DetokenizeBody, TokenizeBody
+from service.context.composition import compose, nfc
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest
 from service.generation.features import check_placed, refuse_described
@@ -52,13 +53,13 @@ async def _answer(http: Request, service: Service, model: str | None, read: Call
 def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
     tokenizer = deployment.tokenizer
     if body.inputs is not None:
-        rows = tokenizer.encode_with_offsets(body.inputs, add_special_tokens=body.add_special_tokens)
+        rows = tokenizer.encode_with_offsets(nfc(body.inputs)[0], add_special_tokens=body.add_special_tokens)
         return [_row(*row) for row in rows]
     if body.messages is not None:
-        chat = [each.message() for each in body.messages]
+        chat, _, _ = compose([each.message() for each in body.messages], ())
         ids = _with_tools(deployment, body).render_chat(chat, add_generation_prompt=body.add_generation_prompt)
     else:
-        ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+        ids = tokenizer.encode(nfc(body.prompt or "")[0], add_special_tokens=body.add_special_tokens)
     return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
 
 
@@ -114,8 +115,8 @@ async def chat_tokenize(http: Request, service: ServiceDep, body: ChatTokenizeBo
 
 
 def _chat_tokenized(tokenizer: Tokenizer, body: ChatTokenizeBody) -> dict[str, Any]:
-    chat = [each.message() for each in body.messages]
-    documents = [each.document() for each in body.documents or ()]
+    given = [each.document() for each in body.documents or ()]
+    chat, documents, _ = compose([each.message() for each in body.messages], given)
     ids = tokenizer.render_chat(chat, documents=documents)
     stream, rows, at = tokenizer.text_stream(skip_special_tokens=False), [], 0
     for token_id in ids:

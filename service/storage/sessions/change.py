@@ -89,14 +89,10 @@ class Change:
         await search.remove(self.connection, "message_grams", self.mine.owner, {message.number: message.content})
         await self.connection.execute(self.mine.delete("messages").where(its.number == message.number))
         self._now["message_count"] -= 1
-        if self._now["title"] == _cut(message.content):
-            statement = self.mine.select("messages", "content").where(
-                its.session == self.row.number, its.role == "user"
-            )
-            left = (await self.connection.execute(statement.order_by(its.position).limit(1))).scalar_one_or_none()
-            self._now["title"] = None if left is None else _cut(left)
+        await self._retitle(message.content)
 
     async def edit(self, message: Row[Any], content: str | None, pinned: bool | None) -> None:
+        """Changes what is given. A title made of the old content is made anew."""
         changed: dict[str, object] = {}
         if pinned is not None:
             changed["pinned"] = pinned
@@ -113,6 +109,17 @@ class Change:
             await self.connection.execute(
                 self.mine.update("messages").where(its.number == message.number).values(changed)
             )
+        if content is not None:
+            await self._retitle(message.content)
+
+    async def _retitle(self, gone: str) -> None:
+        """Makes the title anew from the first user message, where it was made of a text that is gone."""
+        if self._now["title"] != _cut(gone):
+            return
+        its = self.mine.columns("messages")
+        statement = self.mine.select("messages", "content").where(its.session == self.row.number, its.role == "user")
+        first = (await self.connection.execute(statement.order_by(its.position).limit(1))).scalar_one_or_none()
+        self._now["title"] = None if first is None else _cut(first)
 
     async def save(self) -> Session:
         """Saves, and returns the session as it is after this write."""

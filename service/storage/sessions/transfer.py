@@ -7,6 +7,7 @@ numbers in receipts count lines; in format 1, of older exports, receipts hold li
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
@@ -55,7 +56,7 @@ class CallLine(msgspec.Struct, forbid_unknown_fields=True):
 
 class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="message"):
     id: str
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str
     created_at: datetime
     name: str | None = None
@@ -153,6 +154,8 @@ def _line(number: int, line: bytes) -> tuple[int, SessionLine | MessageLine]:
 def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> StoredMessage:
     if isinstance(line, SessionLine):
         raise InvalidRequest(f"Line {number} is a second session: import one at a time", param=f"line {number}")
+    if line.role == ASSISTANT:
+        limits = replace(limits, max_message_bytes=sys.maxsize)  # none applies to an answer: it was generated already
     limits.check_message(NewMessage(line.content, line.role, line.name, tool_call_id=line.tool_call_id))
     limits.check_content(line.reasoning or "", "reasoning")
     for call in line.tool_calls or ():
