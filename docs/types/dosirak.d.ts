@@ -785,7 +785,7 @@ export type ScoredText = { "text": string; "logprob": number; "probability": num
 export type ServerMetadata = { "name": "Dosirak"; "version": string; "extensions": (string)[] };
 
 /** The body that makes or changes a session: an absent field stays as it is, null removes it. */
-export type SessionBody = { "title"?: (string | null); "model"?: (string | null); "system"?: (string | null); "policy"?: ("refuse" | "window" | "middle" | "summarise" | "retrieve" | null); "metadata"?: Record<string, unknown>; "ttl_seconds"?: (number | null) };
+export type SessionBody = { "title"?: (string | null); "model"?: (string | null); "system"?: (string | null); "policy"?: ("refuse" | "window" | "middle" | "summarise" | "retrieve" | null); "metadata"?: (Record<string, unknown> | null); "ttl_seconds"?: (number | null) };
 
 /** Newest first. */
 export type SessionPage = { "data": (SessionShown)[]; "next_cursor": (string | null) };

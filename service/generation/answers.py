@@ -27,7 +27,7 @@ from service.generation.admission import TOKENS, Admission, in_time, refusals, r
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build
 from service.generation.conversations import Conversations, OpenTurn
-from service.generation.features import at_version, messages_of, refuse_described
+from service.generation.features import at_version, messages_of, refuse_described, refuse_text_stops
 from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
 from service.generation.quotas import Quotas
@@ -280,7 +280,8 @@ class Answers:
                 f"{info.no_grammars}",
                 param=request.grammar.field,
             )
-        await self.grammars.check(request.grammar)
+        refuse_text_stops(request, deployment.tokenizer)
+        await self.grammars.check(request.grammar, request.owner)
 
     @contextmanager
     def _measured(self, answer: Answer) -> Iterator[None]:

@@ -121,12 +121,28 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
     if tokenizer.describes_tools:
         request = replace(request, notes=(*request.notes, NOTE))
     if not use.is_forced and request.grammar is None:
-        if not use.is_strict and form is not GENERIC:
+        may_end_anywhere = not request.sampling.min_tokens and not _text_stops(request, tokenizer)
+        if not use.is_strict and not (form is GENERIC and may_end_anywhere):
             return request
         return replace(request, grammar=use.free_grammar(form, marks_of(form, tokenizer)))
     calls = use.grammar(form, marks_of(form, tokenizer))
     own = None if use.is_forced else _in_channel(request, tokenizer).grammar
     return replace(request, grammar=calls if own is None else own.or_else(calls))
+
+
+def refuse_text_stops(request: GenerationRequest, tokenizer: Tokenizer) -> None:
+    """Raises UnsupportedField for a stop token that is a part of texts, beside a grammar: where the text has the token,
+    the answer could neither go on nor be whole."""
+    if request.grammar is not None and (stops := _text_stops(request, tokenizer)):
+        raise UnsupportedField(
+            f"`stop_token_ids` cannot act beside `{request.grammar.field}`: {stops[0]} is the text "
+            f"{tokenizer.token_text(stops[0])!r}; write it in `stop`, or remove it",
+            param="stop_token_ids",
+        )
+
+
+def _text_stops(request: GenerationRequest, tokenizer: Tokenizer) -> list[int]:
+    return [id for id in request.stop_token_ids if not tokenizer.is_special(id)]
 
 
 def _in_channel(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:

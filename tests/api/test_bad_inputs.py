@@ -304,6 +304,7 @@ SENT: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": [[5], [400]]}, "prompt"),
     ("/v1/completions", {"prompt": "a", "logit_bias": {"400": 1}}, "logit_bias"),
     ("/v1/completions", {"prompt": "a", "stop_token_ids": [400]}, "stop_token_ids"),
+    ("/v1/completions", {"prompt": "a", "stop_token_ids": [20], "guided_choice": ["a"]}, "stop_token_ids"),
     ("/v1/embeddings", {"input": [5, 400]}, "input"),
     ("/v1/embeddings", {"input": "a" * 900}, "input"),
     ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),

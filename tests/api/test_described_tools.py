@@ -50,6 +50,13 @@ async def test_they_are_described_and_their_calls_read(world: World) -> None:
     assert "tools" in (await world.client.post("/api/show", json={"model": "demo"})).json()["capabilities"]
 
 
+@pytest.mark.parametrize("field", [{"min_tokens": 3}, {"stop_token_ids": [20]}])
+async def test_who_says_where_the_answer_ends_gets_no_form_of_calls(world: World, field: dict[str, Any]) -> None:
+    says(world, "No function helps.")
+    assert (await ask(world, **field))["choices"][0]["message"]["content"]
+    assert not world.engine.requests[-1].params.grammar
+
+
 async def test_words_stay_words(world: World) -> None:
     says(world, "No function helps.")
     [choice] = (await ask(world))["choices"]

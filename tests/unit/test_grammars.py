@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from service.engine.process.grammar_loading import CompiledGrammars
 from service.engine.protocol.messages import SamplingParams
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, UnsupportedField
 from service.text.grammars import Grammar
 from service.text.grammars.grammar import MAX_GRAMMAR_BYTES, MAX_TEXT_BYTES
 from service.text.grammars.matching import VocabularyGrammars
@@ -84,6 +84,13 @@ def test_a_regex_that_nobody_can_follow() -> None:
     for pattern in UNREADABLE:
         with pytest.raises(ValueError, match=r"."):
             fits(Grammar.of_regex(pattern, FIELD), "a")
+
+
+def test_a_regex_with_comments_is_refused() -> None:
+    for pattern in ("(?x) a  # first\n b", "(?i)(?sx:a b)"):
+        with pytest.raises(UnsupportedField, match="the flag `x`"):
+            Grammar.of_regex(pattern, FIELD)
+    assert Grammar.of_regex(r"\(?x:|[(?x:]|(?P<x>a)|(?i:x)", FIELD).text
 
 
 def test_an_empty_regex_is_refused() -> None:

@@ -19,7 +19,7 @@ from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.sequences.constraint import Constraint, Grammars, Matcher, certain_tokens
 from service.host import BESIDE_NICENESS
 
-MOST_COMPILED: Final = 64
+MOST_COMPILED: Final = 32
 MOST_BYTES: Final = 8 << 20
 """Of the texts of compiled grammars that are kept. What a grammar takes beside its text has no measure: up to 20 MiB,
 most of it what its sequences have learned."""

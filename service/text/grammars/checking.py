@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from service.errors import InvalidRequest, Overloaded
 from service.text.grammars.grammar import Grammar
@@ -18,6 +19,7 @@ from service.text.grammars.grammar import Grammar
 MODULE: Final = "service.text.grammars.trial"
 _MOST_REMEMBERED: Final = 4096
 _MOST_WAITING: Final = 64
+_MOST_OF_OWNER: Final = 32
 _MOST_TRIALS: Final = 2  # of one grammar, where the process ends: a process may have been killed since the last trial
 _PATIENCE_SECONDS: Final = 20.0  # of one trial; its own limits end it long before
 
@@ -29,15 +31,17 @@ class GrammarChecker:
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._lines = WeakValueDictionary[str, asyncio.Lock]()
+        """By owner: the first in each line waits for `_turn`, so owners take turns."""
+        self._waiting = Counter[str]()
 
-    async def check(self, grammar: Grammar) -> None:
+    async def check(self, grammar: Grammar, owner: str = "") -> None:
         """Raises InvalidRequest for a grammar that cannot be compiled within the limits, and Overloaded where too many
-        wait for their trial."""
+        wait for their trial, of this owner or of all."""
         key = hashlib.sha256(repr((grammar.trial, grammar.begun)).encode()).digest()
         verdict = self._known.get(key)
         if verdict is None:
-            verdict = await self._tried(grammar, key)
+            verdict = await self._tried(grammar, key, owner)
         self._known[key] = verdict
         self._known.move_to_end(key)
         if len(self._known) > _MOST_REMEMBERED:
@@ -53,12 +57,13 @@ class GrammarChecker:
                 process.kill()
             await process.wait()
 
-    async def _tried(self, grammar: Grammar, key: bytes) -> str:
-        if self._waiting >= _MOST_WAITING:
-            raise Overloaded(f"{_MOST_WAITING} grammars wait for their trial; send the request again", retry_after=1)
-        self._waiting += 1
+    async def _tried(self, grammar: Grammar, key: bytes, owner: str) -> str:
+        if self._waiting[owner] >= _MOST_OF_OWNER or self._waiting.total() >= _MOST_WAITING:
+            waiting = self._waiting[owner]
+            raise Overloaded(f"{waiting} grammars wait for their trial; send the request again", retry_after=1)
+        self._waiting[owner] += 1
         try:
-            async with self._turn:
+            async with self._lines.setdefault(owner, asyncio.Lock()), self._turn:
                 for _ in range(_MOST_TRIALS):
                     verdict = self._known.get(key)
                     if verdict is None:
@@ -66,7 +71,8 @@ class GrammarChecker:
                     if verdict is not None:
                         return verdict
         finally:
-            self._waiting -= 1
+            self._waiting[owner] -= 1
+            self._waiting += Counter()  # without those that are 0
         raise Overloaded("The process that tries grammars was ended; send the request again", retry_after=1)
 
     async def _trial(self, *texts: str) -> str | None:

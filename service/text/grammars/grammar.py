@@ -37,6 +37,9 @@ _JSON_OPTIONS: Final = {
 name that is taken cannot come again as `\\u0061`. Of control characters only \\n, \\r, \\t, \\b and \\f have one."""
 _LONGEST_PLACE: Final = 200
 _TO_ESCAPE: Final = re.compile(r"\\[^\n]|\\?\n|/")
+_LITERAL: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""What holds no flag: an escape, or a class."""
+_VERBOSE: Final = re.compile(r"\(\?[imsRUu]*x[imsRUux-]*[:)]")
 _ESCAPED: Final = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 
 
@@ -73,6 +76,10 @@ class Grammar:
         if not pattern:
             raise InvalidRequest(f"`{field}` is empty, which only an empty answer fits: send a pattern", param=field)
         _require_size(pattern, field, MAX_TEXT_BYTES)
+        if _VERBOSE.search(_LITERAL.sub("", pattern)):
+            raise UnsupportedField(
+                f"`{field}` cannot act with the flag `x`: write the pattern without blanks and comments", param=field
+            )
         return cls(f"start: PATTERN\nPATTERN: /{_escaped(pattern)}/", field)
 
     @classmethod

@@ -3,7 +3,7 @@
 Requests and verdicts are frames on standard input and output: 4 bytes of length, then UTF-8. A request is two frames,
 the grammar and the text that the answer goes on from. A verdict is "" for a grammar that an engine may compile, else
 the reason why not. A grammar that takes more than CPU_SECONDS or MORE_MEMORY
-ends its own process only. The main process ends when standard input does.
+ends its own process only. The main process ends when standard input does, or where there is no verdict.
 
 A JSON schema that needs itself inside of itself has no value that ends, and its answer would go on up to its limit:
 
@@ -37,7 +37,6 @@ _TOO_LARGE: Final = f"it takes more than {MORE_MEMORY >> 20} MiB to compile: mak
 _TOO_DEEP: Final = "it is nested too deep, or too long, to compile: make it smaller"
 _REASONS: Final = {
     signal.SIGPROF: _TOO_LONG,
-    signal.SIGKILL: _TOO_LONG,
     signal.SIGABRT: _TOO_LARGE,
     signal.SIGSEGV: _TOO_DEEP,
 }
@@ -62,8 +61,9 @@ def frame(text: str) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def tried(grammars: VocabularyGrammars, text: str, begun: str = "") -> str:
-    """Compiles a grammar in a process of its own, and follows it through `begun`. Returns the verdict."""
+def tried(grammars: VocabularyGrammars, text: str, begun: str = "") -> str | None:
+    """Compiles a grammar in a process of its own, and follows it through `begun`. Returns the verdict; None where that
+    process was killed, or got too little of the processor: that says nothing of the grammar."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +78,7 @@ def tried(grammars: VocabularyGrammars, text: str, begun: str = "") -> str:
     _, status = os.waitpid(child, 0)
     if said:
         return said[1:].decode(errors="replace")
-    return _REASONS.get(signal.Signals(os.WTERMSIG(status)), _TOO_LONG) if os.WIFSIGNALED(status) else _TOO_LARGE
+    return _REASONS.get(signal.Signals(os.WTERMSIG(status))) if os.WIFSIGNALED(status) else _TOO_LARGE
 
 
 def _compile(grammars: VocabularyGrammars, text: str, begun: str, writes: int) -> None:
@@ -194,7 +194,10 @@ def main() -> None:
     grammars = VocabularyGrammars.of_letters()
     grammars.compile('start: "a"')  # what the first compilation sets up
     while (text := read_frame(sys.stdin.buffer)) is not None:
-        sys.stdout.buffer.write(frame(tried(grammars, text, read_frame(sys.stdin.buffer) or "")))
+        verdict = tried(grammars, text, read_frame(sys.stdin.buffer) or "")
+        if verdict is None:
+            return
+        sys.stdout.buffer.write(frame(verdict))
         sys.stdout.buffer.flush()
 
 
