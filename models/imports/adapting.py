@@ -9,16 +9,18 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.checkpoint import config_policy
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.safetensors_file import INDEX, read_header
-from models.errors import Conflict, InvalidReference, InvalidSource, NotFound
+from models.errors import Conflict, InvalidSource
 from models.imports.sources import Source
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, QUANTIZED, Manifest
 from models.progress import Progress, part, silent
+from models.repository.lineage import ancestors
 from models.repository.repository import Repository
 from models.weights import adapters, peft_adapters
 
@@ -114,12 +116,8 @@ def _require_weights(repository: Repository, parent: Manifest, apart: str) -> No
 
 def _unquantized(repository: Repository, version: Manifest) -> Manifest | None:
     """Returns the version with plain weights that this one was made of, or it itself; None where it is gone."""
-    try:
-        while version.precision in QUANTIZED:
-            version = repository.resolve(version.lineage.parent or "")
-    except (InvalidReference, NotFound):
-        return None
-    return version
+    line = chain((version,), ancestors(version, repository.resolve))
+    return next((each for each in line if each.precision not in QUANTIZED), None)
 
 
 def _require_same(

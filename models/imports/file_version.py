@@ -50,22 +50,23 @@ def publish_file(
     author: str = "",
     progress: Progress = silent,
 ) -> Manifest:
-    """Publishes the blocks of the GGUF file `path`, of which `parent` is the bf16 version. Raises InvalidSource for a
-    damaged file, Conflict for one that the parent was not made of."""
+    """Publishes the blocks of the GGUF file `path`, of which `parent` is the bf16 version. The parent is read with a
+    lease, and checked first. Raises NotFound and Corrupt for the parent, InvalidSource for a damaged file, Conflict for
+    one that the parent was not made of."""
     from models.weights import skeleton
     from models.weights.conversion import bytes_of, read, write_shards
 
     progress(0.0, f"reading the blocks of {path.name}")
-    repository.fetch(parent)
-    directory = repository.path(parent)
-    config = read_json(directory / "config.json")
-    planned = _planned(directory, skeleton.build(directory), gguf_blocks.block_weights(path, config), parent.reference)
+    with repository.lease(parent), repository.stage() as staged:
+        repository.verify(parent)
+        directory = repository.path(parent)
+        blocks = gguf_blocks.block_weights(path, read_json(directory / "config.json"))
+        planned = _planned(directory, skeleton.build(directory), blocks, parent.reference)
 
-    def content(name: str) -> memoryview:
-        item = planned[name]
-        return bytes_of(read(item.file, name) if item.blocks is None else item.blocks.data)
+        def content(name: str) -> memoryview:
+            item = planned[name]
+            return bytes_of(read(item.file, name) if item.blocks is None else item.blocks.data)
 
-    with repository.stage() as staged:
         for each in parent.files:
             if not each.path.endswith(".safetensors") and each.path != INDEX:
                 shutil.copyfile(directory / each.path, staged / each.path)

@@ -15,6 +15,7 @@ from models.imports import gguf_head
 from models.imports.gguf_weights import Source, named_weights, unpermuted
 
 if TYPE_CHECKING:
+    from models.checkpoint.safetensors_file import Tensor
     from models.imports.gguf_head import GgufTensor
     from models.weights.blocks import BlockWeight
 
@@ -65,8 +66,28 @@ def _blocks(source: Source) -> BlockWeight:
     outputs, depth = source.shape
     inputs, size = GGML_QUANT_SIZES[kind]
     rows: Any = np.asarray(tensor.data).reshape(-1, outputs, depth // inputs * size)[source.expert or 0]
-    for place in _HALVES.get(kind.name, (0,)):
+    _refuse_infinite(tensor.name, rows, kind.name, size)
+    return BlockWeight(torch.from_numpy(rows.copy()), kind.name)
+
+
+def require_numbers(path: Path, tensor: Tensor, kind: str) -> None:
+    """Raises InvalidSource where the tensor of a version's file is no matrix of a type's whole blocks, or has a scale
+    that is no number."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    from models.weights.conversion import read
+
+    size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
+    if tensor.dtype != "U8" or len(tensor.shape) != 2 or tensor.shape[1] % size:
+        raise InvalidSource(f"{tensor.name} is no matrix of whole blocks of {kind}, which have {size} bytes")
+    _refuse_infinite(tensor.name, read(path, tensor.name).numpy(), kind, size)
+
+
+def _refuse_infinite(name: str, rows: Any, kind: str, size: int) -> None:
+    """Raises InvalidSource for a scale that is no number in blocks of so many bytes."""
+    import numpy as np
+
+    for place in _HALVES.get(kind, (0,)):
         halves = rows.reshape(-1, size)[:, place : place + 2].copy().view(np.uint16)
         if ((halves & _INFINITY) == _INFINITY).any():
-            raise InvalidSource(f"{tensor.name} has a scale that is no number; the file is damaged")
-    return BlockWeight(torch.from_numpy(rows.copy()), kind.name)
+            raise InvalidSource(f"{name} has a scale that is no number; the file is damaged")

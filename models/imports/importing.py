@@ -18,35 +18,32 @@ from models.checkpoint import config_policy, generation_defaults, pooling, token
 from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor
-from models.errors import Conflict, InvalidSource
+from models.errors import InvalidSource
 from models.imports import packed_weights, text_part, text_trial
 from models.imports.adapting import publish_adapter
 from models.imports.file_version import publish_file, require_blocks
-from models.imports.shards import check_weights, leave_out_copies, weight_files
+from models.imports.restoring import restore
+from models.imports.shards import PLAIN_DTYPES, check_weights, leave_out_copies, weight_files
 from models.imports.sources import Source, finish, open_source
 from models.manifest import (
     ADAPTER_CONFIG,
-    ADAPTER_FILES,
     QUANTIZED,
     Facts,
     Lineage,
     Manifest,
+    ModelReference,
     Precision,
     precision_of,
     tools_here,
 )
 from models.progress import Progress, part, silent
-from models.repository.archive import REPORT
+from models.repository import numbering
 from models.repository.disk.staging import MANIFEST
-from models.repository.report import Report
 from models.repository.repository import Repository
-from models.weights import adapters
 
 if TYPE_CHECKING:
     from models.weights.calibration import Calibrate
     from models.weights.skeleton import Skeleton
-
-_DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
 
 
 def import_source(
@@ -71,10 +68,10 @@ def import_source(
     latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which gives
     texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that PEFT's LoRA adapter in
     `source` was trained for: the result is that version with the adapter. `try_chats` raises InvalidSource for a chat
-    template that cannot be used. Raises InvalidSource, or Conflict when the version exists.
+    template that cannot be used. Raises InvalidSource, or Conflict when the version exists or once existed.
     """
-    if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
-        raise Conflict(f"{name}:{version} exists; import under another version")
+    if version is not None:
+        numbering.require_free(ModelReference(name, version), _taken(repository, name))
     order = _Order(repository, name, version, author, progress, calibrate, try_chats)
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision, progress)
@@ -99,7 +96,7 @@ class _Order:
         if MANIFEST in source.files():
             if adapter_of is not None:
                 raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
-            return self._restore(source, precision)
+            return restore(self.repository, source, self.name, self.version, precision, self.progress, self.try_text)
         if adapter_of is not None:
             return self._adapt(source, adapter_of, precision)
         usual: Precision = "file" if source.gguf and not source.gguf.no_blocks else "bf16"
@@ -127,7 +124,8 @@ class _Order:
         known = (each for each in reversed(self.repository.versions(self.name)) if precision == "file")
         parent = next((each for each in known if _is_parent(each, source)), None)
         if parent is None:
-            first = replace(self, version=None, progress=part(self.progress, 0.0, 0.5), calibrate=None)
+            other = self.version and numbering.beside(self.version, _taken(self.repository, self.name))
+            first = replace(self, version=other, progress=part(self.progress, 0.0, 0.5), calibrate=None)
             parent = first._convert(source, "bf16")
         rest = part(self.progress, 0.5, 1.0)
         if source.gguf and precision == "file":
@@ -140,54 +138,15 @@ class _Order:
         if self.try_chats is not None:
             self.try_chats(staged)
 
-    def _restore(self, source: Source, precision: str | None) -> Manifest:
-        """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear
-        it out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
-        with source.open(MANIFEST) as stream:
-            exported = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
-        if precision is not None and precision_of(precision) != exported.precision:
-            raise InvalidSource(
-                f"This is an exported {exported.precision} version; import it as that and quantize it then"
-            )
-        with self.repository.stage() as staged:
-            for number, file in enumerate(exported.files):
-                self.progress(0.9 * number / len(exported.files), f"copying {file.path}")
-                if source.copy(file.path, staged / file.path) != file.sha256:
-                    raise InvalidSource(f"{file.path} is not what was exported")
-            accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
-            if (accepted.architecture, accepted.model_type) != (
-                exported.architecture,
-                exported.model_type,
-            ) or accepted.dropped:
-                raise InvalidSource("config.json is not what the manifest says it is")
-            self.try_text(staged)
-            check_weights(staged)
-            _check_fit(staged, exported)
-            digests = {file.path: file.sha256 for file in exported.files}
-            manifest = self.repository.publish(staged, exported.facts, self.name, self.version, digests)
-        if REPORT in source.files():
-            with source.open(REPORT) as stream:
-                report = Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest)
-            self.repository.put_report(manifest, report)
-        return manifest
+
+def _taken(repository: Repository, name: str) -> set[str]:
+    return numbering.taken(repository.layout, repository.records, repository.mirror, name)
 
 
 def _is_parent(known: Manifest, source: Source) -> bool:
     """Whether a version is the bf16 one of the same source."""
     of_source = known.lineage.source == source.description and known.lineage.parent is None
     return of_source and known.precision == "bf16" and not known.has_adapter
-
-
-def _check_fit(staged: Path, exported: Manifest) -> None:
-    """Raises InvalidSource where a restored version's weights are not those of its configuration. The quantized forms
-    are checked by their load."""
-    from models.weights import fit, skeleton
-
-    model = skeleton.build(staged)
-    if any(file.path in ADAPTER_FILES for file in exported.files):
-        adapters.check_kept(staged, model)
-    elif exported.precision not in QUANTIZED:
-        fit.check_tensors(staged, model)
 
 
 class _Import:
@@ -211,7 +170,7 @@ class _Import:
         self._read_pooling()
         self._unpack()
         accepted = self._check_configuration()
-        self._hashes |= (changed := leave_out_copies(self._staged, _DTYPES[self._precision]))
+        self._hashes |= (changed := leave_out_copies(self._staged, PLAIN_DTYPES[self._precision]))
         self._notes += [f"{name} without tensors that the index has elsewhere" for name in changed]
         tensors = check_weights(self._staged)
         self._progress(0.6, "checking the architecture")
@@ -266,7 +225,7 @@ class _Import:
         if unused := generation_defaults.of_json(defaults).unused:
             self._notes.append(f"{GENERATION} without {', '.join(unused)}")
         if accepted.text_of:
-            self._hashes = text_part.keep(self._staged, _DTYPES[self._precision])
+            self._hashes = text_part.keep(self._staged, PLAIN_DTYPES[self._precision])
             self._notes.append(f"the part for text of {accepted.text_of}")
         if accepted.dropped:
             self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
@@ -293,7 +252,7 @@ class _Import:
         from models.weights.conversion import convert_dtype, set_config_dtype
         from models.weights.fit import check_finite
 
-        dtype = _DTYPES[self._precision]
+        dtype = PLAIN_DTYPES[self._precision]
         dtypes = {tensor.dtype for tensor in tensors} & FLOATS
         if dtypes <= {dtype}:
             check_finite(self._staged, part(self._progress, 0.6, 0.9))
@@ -309,7 +268,7 @@ class _Import:
             architecture=accepted.architecture,
             model_type=accepted.model_type,
             precision=self._precision,
-            dtype=_DTYPES[self._precision],
+            dtype=PLAIN_DTYPES[self._precision],
             context_window=model.context_window,
             vocab_size=model.vocab_size,
             parameters=model.parameters,

@@ -10,8 +10,10 @@ from models.checkpoint import config_policy
 from models.checkpoint.safetensors_file import INDEX, Tensor, read_header, read_headers
 from models.errors import InvalidSource
 from models.imports.sources import Source
-from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_file_name
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Precision, is_file_name
 
+PLAIN_DTYPES: Final[dict[Precision, str]] = {"fp32": "F32", "bf16": "BF16"}
+"""The dtype of all floating tensors of a version, by its precision, where that is a plain one."""
 _MAX_SHARDS: Final = 1_000
 
 
@@ -46,7 +48,7 @@ def check_weights(directory: Path) -> list[Tensor]:
         raise InvalidSource("A tensor is in two shards; save the model again")
     if (directory / INDEX).exists():
         actual = {tensor.name: name for name, header in headers.items() for tensor in header}
-        if config_policy.read_json(directory / INDEX)["weight_map"] != actual:
+        if config_policy.read_json(directory / INDEX).get("weight_map") != actual:
             raise InvalidSource(f"{INDEX} does not list the tensors that the shards hold; save the model again")
     if not tensors:
         raise InvalidSource("The weights hold no tensor")

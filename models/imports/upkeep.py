@@ -6,8 +6,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from models.errors import Conflict, NotFound
+from models.errors import Conflict, Corrupt, InvalidReference, NotFound
 from models.imports.hub import downloads
 from models.manifest import Manifest
 from models.repository.disk import durable, staging
@@ -30,8 +31,8 @@ class Collected:
 
 def collect(repository: Repository, keep: int | None = None, reason: str = "", actor: str = "") -> Collected:
     """Remove files that belong to no version, unfinished downloads among them. With `keep`, first delete versions of
-    each model. It keeps the newest `keep` versions, versions with an alias, versions in use, and all versions that
-    these were made from. Raises ValueError for a negative `keep`."""
+    each model. It keeps the newest `keep` versions, versions with an alias, on trial or in use, and all versions
+    that these were made from. Raises ValueError for a negative `keep`, and Unreachable."""
     removed = () if keep is None else _thin_out(repository, keep, reason, actor)
     freed = prune(repository) + downloads.clear(repository.layout.data_dir)
     if repository.mirror is not None:
@@ -53,18 +54,18 @@ def sweep(repository: Repository, older_than: float = ABANDONED_SECONDS) -> list
 
 
 def prune(repository: Repository) -> int:
-    """Remove shared files, reports, profiles and engines' findings that belong to no version. Returns the bytes given
-    back."""
+    """Remove shared files, reports, profiles and engines' findings that belong to no version. What belongs to a version
+    whose manifest is damaged stays. Returns the bytes given back. Raises Unreachable, and removes nothing."""
     layout = repository.layout
     reports = set(matching(layout.reports, "*/*.json"))
     profiles = set(matching(layout.profiles, "*/*"))
     listed = layout.engine.iterdir() if layout.engine.is_dir() else ()
     findings = {path for path in listed if path.suffix != durable.TEMPORARY}  # an engine writes it now
-    for name in repository.models():  # listed after the files, so that what a new version brings is not among them
-        for manifest in repository.versions(name):
-            reports.discard(layout.report(name, manifest.version))
-            profiles.discard(layout.profiles_of(name, manifest.version))
-            findings = {path for path in findings if not path.name.startswith(manifest.base_digest)}
+    for path in matching(layout.models, "*/*"):  # after the files, so that what a new version brings is not among them
+        name, version = path.parent.name, path.name
+        reports.discard(layout.report(name, version))
+        profiles.discard(layout.profiles_of(name, version))
+        findings = _without_those_of(repository, name, version, findings)
     freed = 0
     for path in reports | findings:
         freed += size_of(path)
@@ -73,6 +74,17 @@ def prune(repository: Repository) -> int:
         freed += sum(map(size_of, matching(directory, "**")))
         shutil.rmtree(directory, ignore_errors=True)
     return freed + Blobs(layout.blobs).prune()
+
+
+def _without_those_of(repository: Repository, name: str, version: str, findings: set[Path]) -> set[Path]:
+    """Returns the findings that are not of a version. A damaged manifest does not say which are its own."""
+    try:
+        digest = repository.get(name, version).base_digest
+    except (NotFound, InvalidReference):
+        return findings
+    except Corrupt:
+        return set()
+    return {path for path in findings if not path.name.startswith(digest)}
 
 
 def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tuple[str, ...]:
@@ -92,7 +104,7 @@ def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tup
             repository.delete(manifest.name, manifest.version, reason, actor)
         except NotFound:
             continue  # another caller deleted it
-        except Conflict:  # in use, or an alias moved to it; what it was made from is older and comes later
+        except Conflict:  # in use, on trial, or an alias moved to it; what it was made from is older and comes later
             needed |= _line(reference, known)
             continue
         removed.append(reference)

@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 from typing import Never, Self
 
-from models.errors import Conflict, InvalidSource
+from models.errors import Conflict, InvalidSource, sentence_of
 from models.manifest import Manifest, is_file_name
 from models.repository.disk import durable, staging
 from models.repository.repository import Repository
@@ -28,11 +28,13 @@ _MOST_RESERVE_BYTES = 1 << 30
 
 def export(repository: Repository, manifest: Manifest, target: Path) -> int:
     """Write the version to `target`, which appears whole or not at all, durably; returns its size in bytes. Its files
-    are read and compared with the manifest on the way. Raises Conflict when `target` exists, Corrupt."""
+    are read and compared with the manifest on the way. Raises Conflict when `target` exists or its directory takes no
+    file, and Corrupt."""
     if target.exists():
         raise Conflict(f"{target.name} exists; name another file")
     beside = target.with_name(f".{target.name}.part")
     directory = repository.path(manifest)
+    _require_writable(beside)
     try:
         with repository.lease(manifest), tarfile.open(beside, "w", format=tarfile.PAX_FORMAT) as archive:
             repository.verify(manifest)
@@ -49,6 +51,15 @@ def export(repository: Repository, manifest: Manifest, target: Path) -> int:
     finally:
         beside.unlink(missing_ok=True)
     return target.stat().st_size
+
+
+def _require_writable(beside: Path) -> None:
+    try:
+        beside.touch()
+    except OSError as error:
+        raise Conflict(
+            f"The directory {beside.parent} takes no file ({sentence_of(error)}): make it, or name another one"
+        ) from None
 
 
 def is_archive(path: Path) -> bool:

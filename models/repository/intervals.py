@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     low: float
     high: float
-    items: int
+    items: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def mean_of_groups(sums: Sequence[float], sizes: Sequence[int]) -> Range | None:

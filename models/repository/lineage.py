@@ -3,20 +3,32 @@ reads no disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from models.errors import RepositoryError
 from models.manifest import Manifest
 
 
-def descends(manifest: Manifest, ancestor: Manifest, find: Callable[[str], Manifest]) -> bool:
-    """Returns whether a version was made of `ancestor`, directly or through others. `find` returns the version of a
-    reference; one that is not there any more ends the search."""
-    while manifest.lineage.parent_digest is not None:
-        if manifest.lineage.parent_digest == ancestor.digest:
-            return True
+def ancestors(manifest: Manifest, find: Callable[[str], Manifest]) -> Iterator[Manifest]:
+    """Yields the versions that a version was made of, its parent first. `find` returns the version of a reference.
+
+    A version that is not there any more ends the search. So does a version with another digest than the lineage says:
+    an export that is imported elsewhere keeps the names of where it was made. A digest that came before ends the search
+    too: it covers no lineage, so the lineages of foreign manifests may lead in a circle."""
+    passed: set[str | None] = {None, manifest.digest}
+    while (digest := manifest.lineage.parent_digest) not in passed:
+        passed.add(digest)
         try:
             manifest = find(manifest.lineage.parent or "")
         except RepositoryError:
-            break
-    return False
+            return
+        if manifest.digest != digest:
+            return
+        yield manifest
+
+
+def descends(manifest: Manifest, ancestor: Manifest, find: Callable[[str], Manifest]) -> bool:
+    """Returns whether a version was made of `ancestor`, directly or through others, as far as `ancestors` goes."""
+    line = chain((manifest,), ancestors(manifest, find))
+    return any(each.lineage.parent_digest == ancestor.digest for each in line)

@@ -2,14 +2,15 @@
 
 Reports lie beside the versions, not in them, because a version never changes but may be measured again. A report names
 the digests of the measured version, of the version for comparison, and of the texts. Reports of earlier releases have
-no intervals, amounts and parts of texts; they are read all the same.
+no intervals, amounts and parts of texts; they are read all the same. A report may be foreign, from an export: what is
+decoded has bounds, so that whoever computes with a report meets no zero as a divisor and no overflow.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -25,14 +26,19 @@ likeliest tokens of fp32 below that alone: of SmolLM2-135M 84 of 9,929, none whe
 the library computes, logits from 16 to 32 are whole eighths in bf16, so that a lead of 0.125 is one step."""
 UNTOLD: Final = "not told"
 """The recall cell whose facts the model was never told (`models.demo.recall`)."""
+_LARGEST: Final = 1e100
+"""Of numbers that are summed and squared: the square is a float yet."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One text of the set: the beginning of its `sha256`, the tokens that count, and the sum of their -ln p in nats."""
 
     sha256: str
-    tokens: int
-    loss: float
+    tokens: _Count
+    loss: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 
 
 class TextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,8 +47,13 @@ class TextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     sha256: str
-    tokens: int
+    tokens: _Count
     parts: tuple[TextPart, ...] = ()
+
+    @property
+    def scored(self) -> list[TextPart]:
+        """The parts with tokens that count. Behind an encoder a short text may have none."""
+        return [part for part in self.parts if part.tokens]
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,13 +68,13 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     reference: str
     digest: str
-    perplexity_change: float
+    perplexity_change: Annotated[float, msgspec.Meta(ge=-1)]
     kl: float
-    top1_agreement: float
-    greedy_agreement: float | None
-    decode_ratio: dict[str, float]
-    clear_top1_agreement: float | None = None
-    clear: float | None = None
+    top1_agreement: _Share
+    greedy_agreement: _Share | None
+    decode_ratio: dict[str, _NotNegative]
+    clear_top1_agreement: _Share | None = None
+    clear: _Share | None = None
 
 
 class Speed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,33 +82,37 @@ class Speed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and, by batch size, of decode (all sequences together)."""
 
     host: str
-    threads: int
-    memory_bytes: int
-    load_seconds: float
-    prefill_tokens_per_second: float
-    decode_tokens_per_second: dict[str, float]
+    threads: _Count
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+    load_seconds: _NotNegative
+    prefill_tokens_per_second: _NotNegative
+    decode_tokens_per_second: dict[str, _NotNegative]
 
 
 class Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured within the time: texts, greedy answers and the tokens of each, recall questions, and of speed
     the rounds, the tokens of one prefill, and the tokens of one prompt before decoding."""
 
-    texts: int
-    answers: int
-    answer_tokens: int
-    questions: int
-    rounds: int
-    prefill_tokens: int
-    prompt_tokens: int
+    texts: _Count
+    answers: _Count
+    answer_tokens: _Count
+    questions: _Count
+    rounds: _Count
+    prefill_tokens: _Count
+    prompt_tokens: _Count
 
 
 class Recalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One cell of the demo model's recall table."""
+    """One cell of the demo model's recall table. Raises ValueError for more right answers than questions."""
 
     cell: str
     wording: str
-    right: int
-    asked: int
+    right: _Count
+    asked: _Count
+
+    def __post_init__(self) -> None:
+        if self.right > self.asked:
+            raise ValueError(f"{self.right} of {self.asked} answers cannot be right")
 
     @property
     def good(self) -> int:
@@ -116,16 +131,16 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     created_at: str
     effort: Effort
-    seconds: float
+    seconds: _NotNegative
     texts: TextSet
-    perplexity: float
+    perplexity: Annotated[float, msgspec.Meta(gt=0)]
     compared: Comparison | None
     speed: Speed
     recall: tuple[Recalled, ...]
     tools: tuple[str, ...]
     intervals: dict[str, Interval] = {}
     amounts: Amounts | None = None
-    budget_seconds: float | None = None
+    budget_seconds: _NotNegative | None = None
 
     @property
     def recall_counts(self) -> tuple[int, int]:
@@ -145,13 +160,13 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def text_keys(self) -> set[str]:
         """The texts by their content; of a report of earlier releases the whole set."""
-        return {part.sha256 for part in self.texts.parts} or {self.texts.sha256}
+        return {part.sha256 for part in self.texts.scored} or {self.texts.sha256}
 
     def perplexity_of(self, keys: set[str]) -> float:
         """Returns the perplexity over some of the texts, which it has all."""
         if keys == self.text_keys:
             return self.perplexity
-        parts = [part for part in self.texts.parts if part.sha256 in keys]
+        parts = [part for part in self.texts.scored if part.sha256 in keys]
         mean = sum(part.loss for part in parts) / sum(part.tokens for part in parts)
         return math.exp(min(mean, LARGEST_EXPONENT))
 

@@ -33,20 +33,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
-from models.repository import gate
+from models.repository import gate, numbering, rollout_record
 from models.repository.disk import bento_store, durable, leases, staging, verifying
 from models.repository.disk.blobs import Blobs
 from models.repository.disk.journal import Action, Entry, History, timestamp, undo_stack
 from models.repository.disk.layout import Layout
-from models.repository.disk.publications import Moment, Publications
+from models.repository.disk.publications import NO_WHOLE_VERSION, Moment, Publications
 from models.repository.disk.records import FileRecords, Records
 from models.repository.disk.remembered import Remembered
+from models.repository.judging import judged
 from models.repository.layers import stored_layers
-from models.repository.lineage import descends
 from models.repository.report import Report, ReportState
 from models.repository.store.mirror import Mirror
 from models.repository.store.shared_store import SharedStore
@@ -95,7 +93,7 @@ class Repository:
         name = ModelReference(name).name
         for moment in self._publications.newest_first(name, lambda version: self.get(name, version).created_at):
             if before is None or moment < before:
-                with suppress(RepositoryError):  # its manifest was damaged, or it is gone since
+                with suppress(*NO_WHOLE_VERSION):  # its manifest was damaged, or it is gone since
                     yield self.get(name, moment[1])
 
     def newest(self, name: str) -> Manifest | None:
@@ -318,7 +316,7 @@ class Repository:
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
         """Remove a version, its report and its profiles; its number is not used again. Raises NotFound, or Conflict
-        while an alias points to it or a process has a lease on it."""
+        while an alias points to it, a rollout has it on trial, or a process has a lease on it."""
         reference = ModelReference(name, version)
         gone = staging.departure(self.layout.temporary)
         with self.locked(name):
@@ -327,6 +325,7 @@ class Repository:
             holders = sorted(alias for alias, held in self.aliases(name).items() if held == version)
             if holders:
                 raise Conflict(f"{reference} is {', '.join(holders)}; promote another version first")
+            self._refuse_candidate(reference)
             with leases.unused(self.layout.version(reference)):
                 self.records.refuse_leased(name, version)
                 if self.mirror is not None:
@@ -400,28 +399,38 @@ class Repository:
             return self._record(name, "promote", alias, version, previous, reason, actor, broken)
 
     def broken_limits(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[str, ...]:
-        """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
-        version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
-        damaged report of the version."""
-        return gate.broken(*self._judged(manifest, alias, limits))
+        """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the version that
+        the alias has, or had before it was removed, else against production's. A damaged incumbent never prevents its
+        replacement. Raises Corrupt for a damaged report of the version."""
+        return gate.broken(*judged(self, manifest, alias, limits))
 
     def gate_checks(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[gate.Check, ...]:
         """Returns every figure of a version's report beside its limit, as `broken_limits` judges them."""
-        return gate.checks(*self._judged(manifest, alias, limits))
+        return gate.checks(*judged(self, manifest, alias, limits))
 
-    def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
+    def rollback(
+        self,
+        name: str,
+        alias: str,
+        reason: str,
+        actor: str = "",
+        expected: str | None = None,
+        limits: gate.Limits | None = None,
+    ) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
 
-        Raises Conflict when there is nothing to go back to, and Stale as `promote` does.
+        No limit prevents a rollback: the history keeps those of `limits` that the version breaks as overridden. Raises
+        Conflict when there is nothing to go back to, and Stale as `promote` does.
         """
         ModelReference(name, alias=alias)
         with self.locked(name):
             previous = self._compare(name, alias, expected)
-            whole = {manifest.version for manifest in self.versions(name)} - {previous}
+            whole = {each.version: each for each in self.versions(name) if each.version != previous}
             candidates = [version for version in undo_stack(self._history(name).entries, alias) if version in whole]
             if not candidates:
                 raise Conflict(f"{name}@{alias} has no earlier version to roll back to; promote one instead")
-            return self._record(name, "rollback", alias, candidates[-1], previous, reason, actor)
+            broken = self._overridden(whole[candidates[-1]], alias, limits) if limits else ()
+            return self._record(name, "rollback", alias, candidates[-1], previous, reason, actor, broken)
 
     def remove_alias(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Take the alias away. Raises NotFound when there is none, and Stale as `promote` does."""
@@ -444,30 +453,20 @@ class Repository:
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
 
-    def _judged(
-        self, manifest: Manifest, alias: str, limits: gate.Limits
-    ) -> tuple[gate.Measured, gate.Limits, gate.Measured | None]:
-        """Returns what the gate asks for. A version that was made of the candidate stands for nothing."""
-        incumbent, report = self._incumbent(manifest.name, alias), self.report(manifest)
-        if incumbent and descends(incumbent.manifest, manifest, self.resolve):
-            incumbent = None
-        if report and report.compared and self._descends(report.compared.reference, manifest):
-            report = msgspec.structs.replace(report, compared=None)
-        return gate.Measured(manifest, report), limits, incumbent
+    def _refuse_candidate(self, reference: ModelReference) -> None:
+        for rollout in rollout_record.all_running(self.records):
+            if rollout.reference == str(reference):
+                raise Conflict(
+                    f"{reference} is on trial under {rollout.name}@{rollout.alias}; abort that rollout first, as by "
+                    f"dosirak model rollout {rollout.name} --alias {rollout.alias} --abort"
+                )
 
-    def _descends(self, reference: str, ancestor: Manifest) -> bool:
+    def _overridden(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[str, ...]:
+        """Returns the limits that a move breaks which nothing prevents, not even a damaged report."""
         try:
-            return descends(self.resolve(reference), ancestor, self.resolve)
-        except RepositoryError:
-            return False
-
-    def _incumbent(self, name: str, alias: str) -> gate.Measured | None:
-        known = self.aliases(name)
-        try:
-            manifest = self.get(name, known.get(alias) or known.get(DEFAULT_ALIAS) or "")
-            return gate.Measured(manifest, self.report(manifest))
-        except RepositoryError:
-            return None
+            return self.broken_limits(manifest, alias, limits)
+        except Corrupt as error:
+            return (str(error),)
 
     def point_latest(self, name: str) -> None:
         """Makes the newest version BentoML's `latest`. The caller holds the model's lock."""
@@ -482,16 +481,9 @@ class Repository:
 
     def _free_version(self, reference: ModelReference) -> str:
         """The version of `reference` if it is free, else Conflict; the next whole number where it has none."""
-        name, version = reference.name, reference.version
-        used = {path.name for path in (self.layout.models / name).iterdir()} | self._history(name).deleted
-        used |= self.mirror.store.numbers(name) if self.mirror is not None else set()
-        if version is None:
-            return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
-        if version == bento_store.LATEST:
-            raise Conflict(f"{version!r} cannot be a version: BentoML means the newest one by it")
-        if version in used:
-            raise Conflict(f"{reference} exists or once existed; publish under another version")
-        return version
+        used = numbering.taken(self.layout, self.records, self.mirror, reference.name)
+        numbering.require_free(reference, used)
+        return reference.version or numbering.next_number(used)
 
     def _next_moment(self, name: str) -> str:
         """Now, but later than every version of `name`, so that a clock set back does not reorder them."""

@@ -1,95 +1,51 @@
 """A rollout puts a version on trial under an alias, with part of the traffic, within limits.
 
-It knows records. Only `promote` moves an alias.
-
-document rollouts, <name>/<alias>   every rollout of the alias, the running one last
+It knows records (`rollout_record`). Only `promote` moves an alias.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 
-from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
-from models.manifest import ModelReference
-from models.repository import gate
+from models.errors import Conflict, NotFound, Stale
+from models.repository import gate, rollout_record
 from models.repository.disk.journal import timestamp
 from models.repository.repository import Repository
+from models.repository.rollout_record import ROLLOUTS, Rollout, RolloutLimits, State
 
-ROLLOUTS: Final = "rollouts"
+__all__ = [
+    "ROLLOUTS",
+    "WENT_WELL",
+    "Rollout",
+    "RolloutLimits",
+    "State",
+    "all_running",
+    "end",
+    "history",
+    "promote",
+    "put",
+    "running",
+]
 WENT_WELL: Final = "the rollout went well"
 """The reason of a promotion that has no other."""
-State = Literal["running", "promoted", "aborted", "rolled_back"]
-
-
-class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits that roll a candidate back by themselves, once it has had `min_requests`: a larger share of errors
-    than `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the base version."""
-
-    error_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
-    ttft_p95_ratio: Annotated[float, msgspec.Meta(gt=0)] = 3.0
-    min_requests: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 20
-
-
-class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`weight` percent of the conversations go to `candidate` instead of `base`, which the alias points to all the
-    while. `sticky`: a conversation stays where it began. `shadow`: answers of `base` are compared with the
-    candidate's, which no client receives."""
-
-    name: str
-    alias: str
-    base: str
-    candidate: str
-    weight: float
-    sticky: bool
-    shadow: bool
-    limits: RolloutLimits = msgspec.field(name="guards")
-    started_at: str
-    state: State = "running"
-    ended_at: str = ""
-    reason: str = ""
-
-    @property
-    def reference(self) -> str:
-        """Of the candidate."""
-        return f"{self.name}:{self.candidate}"
 
 
 def running(repository: Repository, name: str, alias: str) -> Rollout | None:
     """The rollout under way, if its alias was not moved since it began. Raises Corrupt."""
-    found = history(repository, name, alias)
-    moves = repository.history(name, alias)
-    if not found or found[-1].state != "running" or not moves:
-        return None
-    unmoved = moves[-1].version == found[-1].base and moves[-1].time <= found[-1].started_at
-    return found[-1] if unmoved else None
+    return rollout_record.under_way(history(repository, name, alias), repository.history(name, alias))
 
 
 def all_running(repository: Repository) -> list[Rollout]:
     """Returns the running rollouts of all models and aliases. It skips damaged ones, and those without an alias."""
-    rollouts = []
-    for document in repository.records.documents(ROLLOUTS):
-        name, _, alias = document.partition("/")
-        try:
-            rollout = running(repository, name, alias)
-        except RepositoryError:
-            continue
-        if rollout is not None:
-            rollouts.append(rollout)
-    return rollouts
+    return list(rollout_record.all_running(repository.records))
 
 
 def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
-    """Every rollout of an alias, oldest first."""
-    content = repository.records.document(ROLLOUTS, _document(name, alias))
-    if content is None:
-        return []
-    try:
-        return msgspec.json.decode(content, type=list[Rollout])
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove them") from None
+    """Every rollout of an alias, oldest first. Raises Corrupt."""
+    return rollout_record.read(repository.records, name, alias)
 
 
 def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = None) -> Rollout:
@@ -180,13 +136,8 @@ def _closed(rollouts: list[Rollout]) -> list[Rollout]:
 
 
 def _write(repository: Repository, rollouts: list[Rollout]) -> None:
-    document = _document(rollouts[-1].name, rollouts[-1].alias)
+    document = rollout_record.document_of(rollouts[-1].name, rollouts[-1].alias)
     repository.records.put_document(ROLLOUTS, document, msgspec.json.encode(rollouts))
-
-
-def _document(name: str, alias: str) -> str:
-    ModelReference(name, alias=alias)
-    return f"{name}/{alias}"
 
 
 def _start(repository: Repository, planned: Rollout, earlier: list[Rollout]) -> str:

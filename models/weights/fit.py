@@ -4,14 +4,14 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from safetensors import safe_open
 from transformers.utils import logging
 
+from models.checkpoint.safetensors_file import FLOATS, read_header
 from models.errors import InvalidSource
-from models.manifest import ADAPTER_WEIGHTS
 from models.progress import Progress, silent
 from models.weights.conversion import finite
 from models.weights.skeleton import Skeleton, config_of, family_of
@@ -20,15 +20,15 @@ _SHOWN = 3
 
 
 def check_tensors(directory: Path, model: Skeleton) -> None:
-    """Raises InvalidSource, which names tensors, where the floating weights in `directory` are not those of the model
-    that `config.json` describes. The library loads them to the meta device, so that names are converted and tied as in
-    a load; no weight is read."""
+    """Raises InvalidSource, which names tensors, where the weights in `directory` are not the model's that
+    `config.json` describes, or are whole numbers. The library loads them to the meta device, so that names are
+    converted and tied as in a load; no weight is read."""
     config = config_of(directory)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        _, info = family_of(config).from_pretrained(
+        loaded, info = family_of(config).from_pretrained(
             str(directory),
             config=config,
             device_map={"": "meta"},
@@ -57,6 +57,20 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
             f"The weights hold {_names(unread)}, which the model of config.json does not have: take the config.json "
             "that belongs to these weights, or save the model again with transformers' save_pretrained"
         )
+    whole = {name for name, buffer in loaded.named_buffers() if not buffer.is_floating_point()}
+    _refuse_codes(directory, model, whole)
+
+
+def _refuse_codes(directory: Path, model: Skeleton, whole: Set[str]) -> None:
+    """Raises InvalidSource for whole numbers that the model would read as weights: codes of a quantized form that no
+    import knows, whose scales are not applied. `whole` names the model's own tables of whole numbers."""
+    for path in _weights_in(directory):
+        for tensor in read_header(path):
+            if tensor.dtype not in FLOATS and model.reads(tensor.name) and model.canonical(tensor.name) not in whole:
+                raise InvalidSource(
+                    f"{tensor.name} holds whole numbers, {tensor.dtype}, where the model has weights: import the "
+                    "unquantized checkpoint, then quantize it here"
+                )
 
 
 def lacking(names: Iterable[str]) -> str:
@@ -69,12 +83,16 @@ def lacking(names: Iterable[str]) -> str:
 
 def check_finite(directory: Path, progress: Progress = silent) -> None:
     """Raises InvalidSource, which names the tensor, for a weight in `directory` that is NaN or infinite."""
-    paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
+    paths = _weights_in(directory)
     for number, path in enumerate(paths):
         progress(number / len(paths), f"checking {path.name}")
         with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118  # the file is no dictionary
                 finite(name, weights.get_tensor(name))
+
+
+def _weights_in(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.safetensors"))
 
 
 def _names(names: Iterable[str]) -> str:

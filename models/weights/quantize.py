@@ -91,21 +91,22 @@ def quantize(
     share a scale, 32 if it is None. Experts in 4 bits, and weights that were in 4 bits before, pass no transform; their
     errors are weighed by the inputs on the texts.
 
-    Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
-    for `llm-int8` without a text, or for a `group_size` that there is not.
+    The parent is read with a lease, and checked first. Raises NotFound and Corrupt for the parent, Conflict for a
+    parent or precision that this cannot be done with, InvalidSource when a weight is not finite, for `llm-int8` without
+    a text, or for a `group_size` that there is not.
     """
     target = precision_of(precision)
     _check_target(parent, target)
-    repository.fetch(parent)
-    source = repository.path(parent)
-    model = skeleton.build(source)
-    fit.check_tensors(source, model)
     group = _group_size(target, group_size)
-    has_use = target == "llm-int8" or not model.is_encoder_decoder
-    calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
-    stored = stored_in(source, model)
-    inputs = _measured(source, model, target, block_of(stored, model, target, group), calibration, progress)
-    with repository.stage() as staged:
+    with repository.lease(parent), repository.stage() as staged:
+        repository.verify(parent)
+        source = repository.path(parent)
+        model = skeleton.build(source)
+        fit.check_tensors(source, model)
+        has_use = target == "llm-int8" or not model.is_encoder_decoder
+        calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
+        stored = stored_in(source, model)
+        inputs = _measured(source, model, target, block_of(stored, model, target, group), calibration, progress)
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)

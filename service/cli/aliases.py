@@ -18,7 +18,7 @@ from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.cli.audit import tell
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Alias, Json, Name, Reason, Version, answer, console, print_json, repository, who
+from service.cli.terminal import Alias, Json, Name, Reason, Version, answer, console, print_json, repository
 
 
 def promote(
@@ -45,8 +45,10 @@ def rollback(
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Point an alias back at the version before."""
-    _print_change(name, asdict(repository().rollback(name, alias, reason, who())), json)
+    """Point an alias back at the version before; the gate refuses nothing, and shows what that version breaks."""
+    settings = settings_or_exit(console)
+    entry = repository().rollback(name, alias, reason, settings.who, limits=settings.gate(alias))
+    _print_change(name, asdict(entry), json)
 
 
 def history(

@@ -256,7 +256,7 @@ def delete(
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Remove a version for good; refused while an alias points to it or a process serves it."""
+    """Remove a version for good; refused while it has an alias, is on trial or is served."""
     target = ModelReference.parse(reference)
     if target.version is None:
         raise InvalidReference(f"{reference} is no exact version; name one, as in {target.name}:1")
@@ -272,7 +272,7 @@ def gc(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give disk space back. Versions that an alias holds or that are in use stay, and all that these were made from."""
+    """Give disk space back. Versions that have an alias, are on trial or in use stay, and all they were made from."""
     from models.imports.upkeep import collect
 
     collected = collect(repository(), keep, "gc", who())

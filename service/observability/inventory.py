@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from models.errors import RepositoryError
+from models.errors import RepositoryError, Unreachable
 from models.manifest import QUANTIZED, Manifest
 from models.repository.repository import Repository
 from models.repository.standing import Gate, standings
@@ -20,12 +20,13 @@ from service.storage.records import SharedRecords
 
 
 def take_stock(deployments: Deployments, data_dir: Path, gate: Gate) -> Inventory:
-    """Returns what is true now. `gate` has the limits of an alias. A model whose journal is damaged is left out; other
-    routes say so."""
+    """Returns what is true now. `gate` has the limits of an alias. A model whose journal is damaged is left out, and
+    every model while the shared records were never read here; other routes say so."""
     repository, deployed = deployments.repository, deployments.all()
+    models = _models(repository)
     records = repository.records
     states = Counter(each.shown_state.value for each in deployed)
-    aliases = tuple(_aliases(repository))
+    aliases = tuple(_aliases(repository, models))
     running = {(each.name, each.alias): each for each in deployments.rollouts.all()}
     trials = ((each.name, each.candidate, each.alias, each.weight) for each in running.values())
     return Inventory(
@@ -34,25 +35,34 @@ def take_stock(deployments: Deployments, data_dir: Path, gate: Gate) -> Inventor
         observed=frozenset((each.name, each.version) for each in deployments.observed()),
         aliases=aliases,
         canaries=(*((*alias, 0.0) for alias in aliases), *trials),
-        broken=tuple((each.name, each.version, each.alias, len(each.broken)) for each in standings(repository, gate)),
+        broken=tuple(
+            (each.name, each.version, each.alias, len(each.broken)) for each in standings(repository, gate, models)
+        ),
         silent=tuple((each.manifest.name, each.manifest.version, each.engine.silent_seconds) for each in deployed),
-        promotions=_promotions(repository),
+        promotions=_promotions(repository, models),
         free_bytes=_free_bytes(data_dir),
         records_reachable=records.is_reachable if isinstance(records, SharedRecords) else None,
         clock_ahead=records.clock_seconds if isinstance(records, SharedRecords) else 0.0,
     )
 
 
-def _aliases(repository: Repository) -> Iterator[tuple[str, str, str]]:
-    for name in repository.models():
+def _models(repository: Repository) -> list[str]:
+    try:
+        return repository.models()
+    except Unreachable:
+        return []
+
+
+def _aliases(repository: Repository, models: list[str]) -> Iterator[tuple[str, str, str]]:
+    for name in models:
         with suppress(RepositoryError):
             yield from ((name, version, alias) for alias, version in sorted(repository.aliases(name).items()))
 
 
-def _promotions(repository: Repository) -> dict[str, int]:
+def _promotions(repository: Repository, models: list[str]) -> dict[str, int]:
     """Counts the moves of all aliases, whichever process made them."""
     counts = dict.fromkeys(KINDS, 0)
-    for name in repository.models():
+    for name in models:
         with suppress(RepositoryError):
             for kind, count in repository.moves(name).items():
                 counts[kind] += count

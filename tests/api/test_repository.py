@@ -140,6 +140,9 @@ async def test_a_changed_byte_is_named(world: World) -> None:
     repository = world.deployments.repository
     url = f"{MODELS}/demo/versions/2/verify"
     assert (await world.client.post(url)).json()["ok"] is True
+    (repository.path(repository.get("demo", "1")) / "model.yaml").unlink()
+    body = (await world.client.post(f"{MODELS}/demo/versions/1/verify")).json()
+    assert body["ok"] is False and "model.yaml is missing" in body["error"]
     weights = repository.path(repository.get("demo", "2")) / "model.safetensors"
     weights.chmod(0o644)
     weights.write_text("changed")
@@ -155,6 +158,16 @@ async def test_the_gate_and_its_override(world: World) -> None:
     response = await world.client.put(url, json={"version": "3", "reason": "we must", "override": True})
     assert response.status_code == 200 and response.headers["etag"] == '"3"'
     assert response.json()["change"]["overridden"] == ["top-1 agreement where clear 50.00%, at least 95.00% of demo:1"]
+
+
+async def test_a_rollback_says_what_it_breaks(world: World) -> None:
+    url = f"{MODELS}/demo/aliases/production"
+    await world.client.put(url, json={"version": "3", "reason": "we must", "override": True})
+    await world.client.put(url, json={"version": "1"})
+    back = (await world.client.post(f"{url}/rollback", json={"reason": "at night"})).json()
+    assert back["version"] == "3"
+    assert back["change"]["overridden"] == ["top-1 agreement where clear 50.00%, at least 95.00% of demo:1"]
+    assert (await world.client.get(f"{url}/history")).json()["data"][-1] == back["change"]
 
 
 async def test_an_alias_to_try_things_on_is_not_gated(world: World) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import math
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -165,12 +166,14 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
     assert "model.safetensors" in body["history"][-1]["reason"]
 
 
-async def test_a_candidate_that_is_deleted_is_taken_back(world: World) -> None:
+async def test_a_candidate_whose_files_are_gone_is_taken_back(world: World) -> None:
     repository = world.deployments.repository
     rollouts.put(
         repository, rollouts.Rollout("demo", "production", "", "2", 50, True, False, rollouts.RolloutLimits(), "")
     )
-    repository.delete("demo", "2")
+    refused = error(await world.client.delete("/v1/repository/models/demo/versions/2"), 409, "conflict")["error"]
+    assert "on trial under demo@production; abort that rollout first" in refused
+    shutil.rmtree(repository.path(repository.get("demo", "2")))
     world.deployments.follow_all()
     assert "no model version" in (await world.client.get(URL)).json()["history"][-1]["reason"]
     assert (await ask(world, chat("hi")))["model"] == "demo:1"

@@ -11,8 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
 from models.checkpoint.block_types import TYPES
-from models.errors import Conflict, InvalidSource
+from models.errors import Conflict, Corrupt, InvalidSource
 from models.imports import gguf_file
+from models.imports.file_version import publish_file
 from models.imports.importing import import_source
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -165,3 +166,23 @@ def test_a_scale_that_is_no_number_is_refused(repository: Repository, tmp_path: 
     path.write_bytes(content)
     with pytest.raises(InvalidSource):
         import_source(repository, str(path), "damaged", precision="file")
+
+
+def test_its_parent_is_checked_and_stays_while_it_is_read(repository: Repository, tmp_path: Path) -> None:
+    path = written(tmp_path, "tied", ("Q8_0",))
+    parent = repository.resolve(import_source(repository, str(path), "checked").lineage.parent or "")
+    tried = list[str]()
+
+    def deleting(share: float, phase: str) -> None:
+        if share > 0:
+            with pytest.raises(Conflict, match="in use"):
+                repository.delete(parent.name, parent.version)
+            tried.append(phase)
+
+    assert publish_file(repository, parent, path, progress=deleting).version == "3" and tried
+    weights = repository.path(parent) / "model.safetensors"
+    weights.chmod(0o644)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-100] + bytes(100))
+    with pytest.raises(Corrupt, match=r"model\.safetensors is not what was published"):
+        publish_file(repository, parent, path)

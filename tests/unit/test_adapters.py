@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,30 @@ def test_nothing_is_merged_into_codes(tmp_path: Path) -> None:
     repository.delete("demo", "1")
     with pytest.raises(InvalidSource, match="import its base in bf16"):
         imported(repository, source, adapter_of=parent.reference)
+
+
+def test_a_parent_that_has_the_name_of_its_own_parent_was_made_of_nothing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an export of demo:2, made of demo:1, that is imported elsewhere, where it is demo:1."""
+    repository = Repository(tmp_path / "data")
+    export(
+        repository,
+        import_source(repository, str(save_llama(tmp_path / "llama")), "demo", precision="int8"),
+        tmp_path / "demo.tar",
+    )
+    elsewhere, looks = Repository(tmp_path / "elsewhere"), count(1)
+    parent = import_source(elsewhere, str(tmp_path / "demo.tar"), "demo")
+    assert (parent.reference, parent.lineage.parent) == ("demo:1", "demo:1")
+    source, resolve = save_adapter(tmp_path / "llama", tmp_path / "adapter", use_dora=True), elsewhere.resolve
+
+    def few(reference: str) -> Manifest:
+        assert next(looks) < 10
+        return resolve(reference)
+
+    monkeypatch.setattr(elsewhere, "resolve", few)
+    with pytest.raises(InvalidSource, match="import its base in bf16"):
+        imported(elsewhere, source)
 
 
 def test_added_tokens_have_no_row_in_the_base(repository: Repository, tmp_path: Path) -> None:

@@ -62,6 +62,25 @@ def test_promote_and_rollback(data_dir: Path) -> None:
     assert "demo@production is now demo:1" in run("model", "rollback", "demo")
 
 
+def test_a_rollback_shows_what_it_breaks(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for perplexity in (1.25, 1.0):
+        version = publish(repository, f"of {perplexity}")
+        repository.put_report(version, msgspec.structs.replace(report(version, None), perplexity=perplexity))
+        run("model", "promote", version.reference)
+    shown = run("model", "rollback", "demo")
+    assert "demo@production is now demo:1" in shown and "overridden: perplexity +25.00%" in shown
+
+
+def test_an_export_into_a_directory_that_is_not_there_names_it(data_dir: Path, tmp_path: Path) -> None:
+    publish(Repository(data_dir), "one")
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "nowhere", tmp_path / "file"):
+        told = refused("model", "export", "demo:1", str(directory / "x.tar"))
+        assert f"The directory {directory} takes no file" in told and "name another one" in told
+    run("model", "export", "demo:1", str(tmp_path / "x.tar"))
+
+
 def test_the_history_says_who(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = Repository(data_dir)
     for content in ("one", "two", "three", "four"):

@@ -45,6 +45,13 @@ def without(name: str) -> Callable[[Tensors], object]:
     return lambda tensors: tensors.pop(name)
 
 
+def as_codes(dtype: torch.dtype, *names: str) -> Callable[[Tensors], object]:
+    """The weights times 100, in whole numbers; all of them without a name."""
+    return lambda tensors: tensors.update(
+        {name: (tensors[name].float() * 100).to(dtype) for name in names or list(tensors)}
+    )
+
+
 def with_number(name: str, number: float) -> Callable[[Tensors], object]:
     return lambda tensors: tensors[name].view(-1)[5:6].fill_(number)
 
@@ -61,10 +68,29 @@ def with_number(name: str, number: float) -> Callable[[Tensors], object]:
         (lambda tensors: tensors.update({"v_head.weight": torch.zeros(1, 32)}), "v_head.weight"),
         (with_number(UP, float("nan")), f"{UP} has values that are not finite"),
         (with_number("model.norm.weight", float("inf")), "model.norm.weight has values that are not finite"),
+        (as_codes(torch.int8, UP), f"{UP} holds whole numbers, I8, where the model has weights"),
+        (as_codes(torch.int64, "model.norm.weight"), "model.norm.weight holds whole numbers, I64"),
+        (as_codes(torch.int32), "holds whole numbers, I32"),
     ],
 )
 def test_tensors_that_do_not_fit(tmp_path: Path, change: Callable[[Tensors], object], named: str) -> None:
     refused(tmp_path, edited(save_llama(tmp_path / "llama", tied=False), change), named)
+
+
+def test_whole_numbers_of_an_expert_are_no_weights(tmp_path: Path) -> None:
+    """Files name experts in another way than the library's model."""
+    MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=2)).bfloat16().save_pretrained(
+        tmp_path / "moe"
+    )
+    save_tokenizer(tmp_path / "moe")
+    name = "model.layers.0.block_sparse_moe.experts.1.w2.weight"
+    refused(tmp_path, edited(tmp_path / "moe", as_codes(torch.int8, name)), f"{name} holds whole numbers")
+
+
+def test_a_table_of_whole_numbers_that_no_model_reads_is_no_reason(tmp_path: Path) -> None:
+    mask = {"h.0.attn.bias": torch.ones(1, 1, 128, 128, dtype=torch.uint8)}
+    source = edited(save_gpt2(tmp_path / "gpt2"), lambda tensors: tensors.update(mask))
+    assert import_source(Repository(tmp_path / "data"), str(source), "demo").precision == "bf16"
 
 
 def test_a_tensor_that_older_releases_wrote_is_no_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -121,10 +147,13 @@ def test_a_configuration_that_is_not_the_weights_or_computes_nothing(
 
 def test_a_version_of_an_earlier_release_says_what_it_lacks(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "data")
-    manifest = import_source(repository, str(save_llama(tmp_path / "llama")), "demo")
+    whole = import_source(repository, str(save_llama(tmp_path / "llama")), "demo")
+    with repository.stage() as staged:
+        for file in whole.files:
+            (staged / file.path).write_bytes((repository.path(whole) / file.path).read_bytes())
+        edited(staged, without(UP))
+        manifest = repository.publish(staged, whole.facts, "demo")
     directory = repository.path(manifest)
-    (directory / "model.safetensors").chmod(0o644)
-    edited(directory, without(UP))
     with pytest.raises(ValueError, match=f"lack {UP}"):
         load_model(directory, "bf16", torch.bfloat16, torch.device("cpu"), coded_linear)
     with pytest.raises(InvalidSource, match=f"lack {UP}"):

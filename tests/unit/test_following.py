@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.repository import rollouts
+from models.repository.disk.journal import Entry
 from models.repository.disk.layout import Layout
 from models.repository.disk.records import FileRecords
 from models.repository.repository import Repository
@@ -150,12 +151,13 @@ async def test_a_candidate_that_is_on_its_way_to_an_instance_stays_on_trial(pair
 async def test_a_candidate_that_was_deleted_is_taken_back_by_an_instance_that_never_had_it(
     pair: tuple[World, World],
 ) -> None:
+    """By an instance of an earlier release, which deletes what is on trial."""
     one, two = pair
     await one.deployments.stop()
     publish_with_tokenizer(one.repository, "three")
     put = rollouts.put(one.repository, on_trial("3"))
     await until(lambda: two.deployments.rollouts.of("demo", "production") == put)
-    one.repository.delete("demo", "3")
+    one.repository.records.append("demo", Entry("delete", None, "3", None, "", "", put.started_at))
     await until(lambda: rollouts.history(one.repository, "demo", "production")[-1].state == "rolled_back")
 
 

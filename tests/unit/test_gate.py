@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 import msgspec
 import pytest
+from pydantic import ValidationError
 
 from models.errors import Conflict, Corrupt
-from models.manifest import ADAPTER_WEIGHTS
+from models.manifest import ADAPTER_WEIGHTS, Manifest
+from models.repository import intervals
 from models.repository.gate import Limits, Measured, broken, checks
 from models.repository.intervals import Interval
-from models.repository.report import Recalled, Report, TextSet
+from models.repository.report import Recalled, Report, TextPart, TextSet
 from models.repository.repository import Repository
 from service.settings import Settings
 from tests.reports import beside, report
@@ -88,6 +93,67 @@ def test_chance_alone_refuses_no_version(
     for interval, phrases in ((within, ()), (beyond, (phrase,))):
         known = msgspec.structs.replace(made, intervals={figure: interval})
         assert broken(Measured(child, known), LIMITS) == phrases
+
+
+def of_texts(child: Manifest, parent: Manifest, kls: Sequence[float]) -> Report:
+    """A report of texts of 60 tokens with these divergences, and as much more loss. Where a text has more than a nat,
+    no token of it agrees."""
+    sums, sizes, mean = [60 * kl for kl in kls], [60] * len(kls), fmean(kls)
+    right = [0 if kl > 1 else 60 for kl in kls]
+    of_kl = intervals.mean_of_groups(sums, sizes) or (mean, mean)
+    found = {
+        "kl": (mean, of_kl),
+        "clear_top1_agreement": (sum(right) / sum(sizes), intervals.share_of_groups(right, sizes)),
+        "perplexity_change": (math.expm1(mean), intervals.of_exponential(of_kl)),
+    }
+    made = report(child, beside(parent, **{figure: value for figure, (value, _) in found.items()}))
+    known = {f"compared.{figure}": Interval(*each, 60 * len(kls)) for figure, (_, each) in found.items() if each}
+    return msgspec.structs.replace(made, intervals=known)
+
+
+@pytest.mark.parametrize("good, ruined", [(3, 1), (2, 2), (21, 3)])
+def test_a_few_ruined_texts_refuse_a_version_however_wide_they_make_the_intervals(
+    repository: Repository, good: int, ruined: int
+) -> None:
+    parent = publish(repository, "one")
+    child = publish(repository, "two", parent=parent)
+    made = of_texts(child, parent, [0.001] * good + [8.0] * ruined)
+    assert all(check.low <= check.limit for check in checks(Measured(child, made), LIMITS) if check.measure == "kl")
+    divergence, *others = broken(Measured(child, made), LIMITS)
+    assert divergence.startswith("KL divergence") and any(each.startswith("perplexity") for each in others)
+    assert divergence.endswith(", at most 0.02 of demo:1, and never more than 10 times that")
+    assert broken(Measured(child, made), replace(LIMITS, kl=0, perplexity_change=0, top1_agreement=0)) == ()
+
+
+def test_good_texts_are_never_ten_times_past_a_limit(repository: Repository) -> None:
+    """Divergences of a good conversion, half the limit in the mean, differ by text as waiting times do."""
+    parent, draw = publish(repository, "one"), Random(1)
+    child = publish(repository, "two", parent=parent)
+    for number in range(400):
+        kls = [draw.expovariate(1 / (LIMITS.kl / 2)) for _ in range(2 + number % 23)]
+        assert broken(Measured(child, of_texts(child, parent, kls)), LIMITS) == ()
+
+
+def test_a_text_without_a_scored_token_counts_for_nothing(repository: Repository) -> None:
+    """Behind an encoder a short text may have none."""
+    incumbent, trained = publish(repository, "one"), publish(repository, "trained")
+    before, after = (report(version, None, losses=(90.0, 0.0)) for version in (incumbent, trained))
+    after = msgspec.structs.replace(after, perplexity=9.0)
+    for empty, phrases in (((1,), ()), ((0, 1), ("perplexity +620.00%, at most +2.00% of demo:1",))):
+        old, new = (
+            msgspec.structs.replace(
+                each,
+                texts=msgspec.structs.replace(
+                    each.texts,
+                    parts=tuple(
+                        TextPart(part.sha256, 0 if at in empty else part.tokens, part.loss)
+                        for at, part in enumerate(each.texts.parts)
+                    ),
+                ),
+            )
+            for each in (before, after)
+        )
+        assert broken(Measured(trained, new), LIMITS, Measured(incumbent, old)) == phrases
 
 
 @pytest.mark.parametrize(
@@ -307,6 +373,25 @@ def test_protected_aliases_are_those_of_the_setting() -> None:
     assert settings.gate("prod") is None
     others = Settings(protected_aliases="live", gate_recall_loss=0.5).gate("live")
     assert others is not None and others.recall_loss == 0.5
+
+
+@pytest.mark.parametrize(
+    ("aliases", "wrong"),
+    [
+        ("Production", "Production"),
+        ("canary,production/", "production/"),
+        ("production:2", "production:2"),
+        ("@production", "@production"),
+        ("canary, prod uction", "prod uction"),
+    ],
+)
+def test_a_protected_alias_that_no_alias_can_be_is_refused_by_name(aliases: str, wrong: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{wrong}' is not a valid name"):
+        Settings(protected_aliases=aliases)
+
+
+def test_commas_with_nothing_between_name_no_alias() -> None:
+    assert Settings(protected_aliases="live,,").gate("live") == Settings(protected_aliases="live").gate("live")
 
 
 def test_without_the_setting_production_is_gated_and_takes_what_was_never_measured() -> None:

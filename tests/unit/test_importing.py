@@ -35,6 +35,7 @@ from service.errors import InvalidRequest
 from service.text.tokenizer import Tokenizer as Served
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
 from tests.fake_hub import FakeHub, reached
+from tests.versions import publish
 
 
 @pytest.fixture
@@ -121,6 +122,35 @@ def test_int8_publishes_both(repository: Repository, llama: Path) -> None:
     with pytest.raises(Conflict):
         import_source(repository, str(llama), "demo", version="2")
     assert len(repository.versions("demo")) == 2
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "parent"), [(0, "1", "2"), (1, "2", "3"), (0, "7", "1"), (0, "final", "1")]
+)
+def test_the_bf16_version_leaves_the_wanted_number_to_the_one_made_of_it(
+    repository: Repository, llama: Path, there: int, wanted: str, parent: str
+) -> None:
+    for content in range(there):
+        publish(repository, str(content))
+    manifest = import_source(repository, str(llama), "demo", wanted, "int8-weight")
+    assert (manifest.version, manifest.precision, manifest.lineage.parent) == (wanted, "int8-weight", f"demo:{parent}")
+    assert repository.get("demo", parent).precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [("latest", "'latest' cannot be a version"), ("1", "demo:1 exists"), ("2", "demo:2 exists or once existed")],
+)
+def test_a_version_that_cannot_be_had_is_refused_before_any_work(
+    repository: Repository, llama: Path, wanted: str, named: str
+) -> None:
+    for content in "ab":
+        publish(repository, content)
+    repository.delete("demo", "2")
+    worked: list[str] = []
+    with pytest.raises(Conflict, match=named):
+        import_source(repository, str(llama), "demo", wanted, progress=lambda share, what: worked.append(what))
+    assert worked == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """int8 versions: every linear weight within half a step behind its Hadamard transform, and all else untouched."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from models.checkpoint.safetensors_file import Tensor, read_header
-from models.errors import Conflict, InvalidSource
+from models.errors import Conflict, Corrupt, InvalidSource, NotFound
 from models.imports.importing import import_source
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -182,15 +183,42 @@ def test_what_cannot_be_quantized(repository: Repository, tmp_path: Path) -> Non
 
 def test_weights_that_are_not_finite(repository: Repository, tmp_path: Path) -> None:
     """As an import of an earlier release published them."""
-    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
-    file = repository.path(parent) / "model.safetensors"
-    weights = load_file(file)
-    weights["model.layers.0.mlp.up_proj.weight"][3, 5] = float("nan")
-    file.chmod(0o644)
-    save_file(weights, file, {"format": "pt"})
+    sound = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    with repository.stage() as staged:
+        for file in sound.files:
+            shutil.copyfile(repository.path(sound) / file.path, staged / file.path)
+        weights = load_file(staged / "model.safetensors")
+        weights["model.layers.0.mlp.up_proj.weight"][3, 5] = float("nan")
+        save_file(weights, staged / "model.safetensors", {"format": "pt"})
+        parent = repository.publish(staged, sound.derived("an import", "kim"), "demo")
     with pytest.raises(InvalidSource, match="up_proj"):
         quantize(repository, parent)
+    assert repository.versions("demo") == [sound, parent]
+
+
+def test_a_damaged_parent_is_refused(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    file = repository.path(parent) / "model.safetensors"
+    file.chmod(0o644)
+    content = file.read_bytes()
+    file.write_bytes(content[:-4000] + bytes(100) + content[-3900:])
+    with pytest.raises(Corrupt, match=r"model\.safetensors is not what was published"):
+        quantize(repository, parent, "int8-weight")
     assert repository.versions("demo") == [parent]
+
+
+def test_a_parent_stays_while_it_is_read(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+
+    def deleting(directory: Path, window: int) -> list[list[int]]:
+        with pytest.raises(Conflict, match="in use"):
+            repository.delete("demo", "1")
+        return []
+
+    assert quantize(repository, parent, "int8-weight", calibrate=deleting).lineage.parent == "demo:1"
+    repository.delete("demo", "1")
+    with pytest.raises(NotFound, match="demo:1"):
+        quantize(repository, parent, "int8-weight")
 
 
 def test_its_progress_names_the_layers(repository: Repository, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_verify_names_the_damaged_file(repository: Repository) -> None:
         ("model.safetensors", lambda directory: flip(directory / "model.safetensors")),
         ("config.json", lambda directory: (directory / "config.json").unlink()),
         ("extra.py", lambda directory: (directory / "extra.py").write_text("x")),
+        ("model.yaml is missing", lambda directory: (directory / "model.yaml").unlink()),
     ]
     for named, damage in damages:
         manifest = publish(repository, "four")

@@ -144,3 +144,13 @@ def test_a_candidate_is_held_against_the_gate_while_nobody_else_changes_the_mode
     monkeypatch.setattr(repository, "broken_limits", judge)
     stored.put(repository, planned(), gate.Limits())
     assert judged == ["demo:2"]
+
+
+def test_a_candidate_is_not_deleted(repository: Repository) -> None:
+    publish(repository, "three")
+    stored.put(repository, planned())
+    with pytest.raises(Conflict, match=r"demo:2 is on trial under demo@production; .*rollout demo --alias production"):
+        repository.delete("demo", "2")
+    repository.delete("demo", "3")
+    stored.end(repository, *ALIAS, "aborted", "slow")
+    repository.delete("demo", "2")

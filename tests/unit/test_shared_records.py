@@ -211,6 +211,11 @@ def test_without_the_database_reads_go_on_and_changes_are_refused(tmp_path: Path
                 one.promote("demo", "production", "2", "")
         lease = two.lease(two.resolve("demo"))  # told later
         assert one.resolve("demo").version == two.resolve("demo").version == "1"
+        assert one.models() == ["demo"] and len(one.versions("demo")) == 2
+        publish(Repository(tmp_path / "bare"), "1")
+        made.append(SharedRecords(url, Layout(tmp_path / "bare"), Identity("server", "1.0")))
+        with pytest.raises(Unreachable):  # it has no copy
+            Repository(tmp_path / "bare", records=made[-1]).models()
         late = opened("two")  # a start without the database has the copy
         assert late.resolve("demo").version == "1"
         server.start()

@@ -18,7 +18,7 @@ from models.repository.store import fetching
 from models.repository.store.pruning import prune
 from models.repository.store.remote import IDENTITY, Remote
 from models.repository.store.remotes import remote_of
-from models.repository.store.shared_store import SharedStore, blob, unused
+from models.repository.store.shared_store import SharedStore, blob
 from tests.reports import report
 from tests.stores import KINDS, fresh_store, instance, s3_server, weights, with_remote
 from tests.versions import publish
@@ -272,59 +272,6 @@ def test_reading_goes_on_while_the_store_is_away(url: str, tmp_path: Path) -> No
     assert second.report(manifest) is None
 
 
-def test_blobs_without_a_version_go_after_the_grace(url: str, tmp_path: Path) -> None:
-    first = instance(tmp_path, "a", url)
-    store, remote = _store(first), remote_of(url)
-    publish(first, "one")
-    two = publish(first, "two")
-    first.delete("demo", "1")
-    (tmp_path / "uploaded").write_bytes(b"of a publisher that is not done yet")
-    store.put_blob("f" * 64, tmp_path / "uploaded")
-    assert prune(store, grace=0) == 0
-    assert remote.head(blob("f" * 64)), "of the last day"
-    assert prune(store, grace=0, upload=0) == 0
-    assert len(remote.list("unused/")) == 3, "the weights and the description of 1, and the upload; no shared file"
-    assert prune(store) == 0, "no hour has passed"
-    assert publish(first, "one").version == "3"
-    assert prune(store, grace=0) > 0
-    assert remote.list("unused/") == []
-    for manifest in first.versions("demo"):
-        assert all(remote.head(blob(file.sha256)) for file in manifest.files)
-    assert remote.head(blob("f" * 64)) is None
-    assert two in first.versions("demo")
-
-
-def test_a_mark_on_a_blob_of_a_version_takes_nothing(url: str, tmp_path: Path) -> None:
-    """As where a version was published while a pruning made its marks."""
-    first = instance(tmp_path, "a", url)
-    manifest, store = publish(first, "one"), _store(first)
-    for file in manifest.files:
-        store.remote.create(unused(file.sha256), b"")
-        assert not store.has(file.sha256, file.size), "a publisher would upload it again"
-    prune(store, grace=0)
-    assert all(store.has(file.sha256, file.size) for file in manifest.files)
-
-
-def test_what_a_pruning_took_meanwhile_is_uploaded_again(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the upload and the manifest: the look right before it finds the blob gone."""
-    first = instance(tmp_path, "a", url)
-    store, taken = _store(first), list[str]()
-    numbers = store.numbers
-
-    def pruned(name: str) -> set[str]:
-        for each in store.remote.list("blobs/"):
-            taken.append(each.path)
-            store.remote.delete(each.path)
-        return numbers(name)
-
-    monkeypatch.setattr(store, "numbers", pruned)
-    manifest = publish(first, "one")
-    assert len(taken) == 2
-    assert all(store.has(file.sha256, file.size) for file in manifest.files)
-
-
 def test_a_deletion_wins_over_a_manifest(url: str, tmp_path: Path) -> None:
     """A deleter that died behind its first write has deleted the version; pruning clears what is left."""
     first = instance(tmp_path, "a", url)
@@ -335,19 +282,6 @@ def test_a_deletion_wins_over_a_manifest(url: str, tmp_path: Path) -> None:
     assert not store.publish(manifest)
     prune(store)
     assert store.remote.list("manifests/") == []
-
-
-def test_nothing_is_pruned_beside_a_manifest_that_cannot_be_read(url: str, tmp_path: Path) -> None:
-    first = instance(tmp_path, "a", url)
-    publish(first, "one")
-    remote = remote_of(url)
-    remote.put("manifests/demo/2.json", b"{")
-    before = {each.path for each in remote.list("blobs/")}
-    for _ in range(2):
-        with pytest.raises(Corrupt, match="demo:2"):
-            prune(_store(first), grace=0, upload=0)
-    assert {each.path for each in remote.list("blobs/")} == before
-    assert [sentence[:7] for sentence in first.refresh()] == ["demo:2:"], "told, and the others are shown"
 
 
 def test_places_that_are_no_store_stop_the_start(url: str, tmp_path: Path) -> None:

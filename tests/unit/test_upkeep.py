@@ -14,7 +14,9 @@ import pytest
 from models.errors import Conflict, Corrupt
 from models.imports.upkeep import collect, prune
 from models.manifest import Manifest
+from models.repository import rollouts
 from models.repository.repository import Repository
+from models.repository.rollouts import Rollout, RolloutLimits
 from tests.reports import report
 from tests.versions import FACTS, publish, write_weights
 
@@ -73,6 +75,24 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
     repository.verify(one)
 
 
+def test_pruning_takes_nothing_of_a_version_whose_manifest_is_damaged(repository: Repository) -> None:
+    one = publish(repository, "one")
+    repository.put_report(one, report(one))
+    found = repository.engine_file(one, "record")
+    found.parent.mkdir(exist_ok=True)
+    profile = repository.layout.profiles_of("demo", "1") / "profile-1" / "profile.json"
+    profile.parent.mkdir(parents=True)
+    for path in (found, profile):
+        path.write_text("{}")
+    manifest = repository.path(one) / "manifest.json"
+    manifest.chmod(0o644)
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[:-9])
+    assert prune(repository) == 0
+    manifest.write_bytes(whole)
+    assert repository.report(one) == report(one) and found.exists() and profile.exists()
+
+
 def test_another_processs_lease_ends_with_it(repository: Repository, tmp_path: Path) -> None:
     one = publish(repository, "one")
     program = (
@@ -108,6 +128,19 @@ def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) ->
     assert collect(repository).versions == ()
     with pytest.raises(ValueError, match="at least 0"):
         collect(repository, keep=-1)
+
+
+def test_collecting_keeps_what_is_on_trial(repository: Repository) -> None:
+    parent = publish(repository, "one")
+    candidate = made_from(repository, parent, "demo")
+    for content in ("three", "four"):
+        publish(repository, content)
+    repository.promote("demo", "production", "3", "first")
+    trial = Rollout("demo", "production", "", candidate.version, 50, True, False, RolloutLimits(), "")
+    rollouts.put(repository, trial)
+    assert collect(repository, keep=0).versions == ("demo:4",)
+    rollouts.end(repository, "demo", "production", "aborted", "slow")
+    assert collect(repository, keep=0).versions == ("demo:1", "demo:2")
 
 
 def made_from(repository: Repository, parent: Manifest, name: str) -> Manifest:

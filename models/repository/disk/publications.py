@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from models.errors import RepositoryError
+from models.errors import Corrupt, InvalidReference, NotFound
 from models.repository.disk.layout import Layout
 from models.repository.disk.remembered import Remembered
 
 Moment = tuple[str, str]
 """The `created_at` and the version of a manifest: their order is the order of publishing."""
+NO_WHOLE_VERSION: Final = (NotFound, Corrupt, InvalidReference)
+"""Errors that say of a directory that it is no whole version. Any other error says nothing of the directory."""
 _LINE: Final = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([a-z0-9._-]+)\n", re.MULTILINE)
 
 
@@ -33,7 +35,7 @@ class Publications:
 
     def newest_first(self, name: str, created_at: Callable[[str], str]) -> list[Moment]:
         """Returns the moments of the versions that have a directory, newest first. `created_at` reads the time of a
-        version from its manifest; a version for which it raises RepositoryError is left out."""
+        version from its manifest; a directory that is no whole version is left out. Other errors are raised."""
         present = _directories(self._layout, name)
         known = self._known(name)
         missing = dict(_moments_of(present - known.keys(), created_at))
@@ -79,5 +81,5 @@ def _directories(layout: Layout, name: str) -> set[str]:
 
 def _moments_of(versions: Iterable[str], created_at: Callable[[str], str]) -> Iterable[tuple[str, str]]:
     for version in versions:
-        with suppress(RepositoryError):
+        with suppress(*NO_WHOLE_VERSION):
             yield version, created_at(version)

@@ -12,14 +12,20 @@ from models.repository.disk import bento_store, staging
 def verify(directory: Path, manifest: Manifest) -> None:
     """Raises Corrupt naming a file that is changed, missing or not ours."""
     for file in manifest.files:
-        path = directory / file.path
-        if path.is_symlink() or not path.is_file():
-            raise Corrupt(f"{manifest.reference}: {file.path} is missing or not a regular file")
+        path = _regular(directory, file.path, manifest)
         if path.stat().st_size != file.size or staging.sha256_of(path) != file.sha256:
             raise Corrupt(f"{manifest.reference}: {file.path} is not what was published")
-    description = directory / bento_store.DESCRIPTION
-    if manifest.description and staging.sha256_of(description) != manifest.description:
-        raise Corrupt(f"{manifest.reference}: {bento_store.DESCRIPTION} is not what was published")
+    if manifest.description:
+        description = _regular(directory, bento_store.DESCRIPTION, manifest)
+        if staging.sha256_of(description) != manifest.description:
+            raise Corrupt(f"{manifest.reference}: {bento_store.DESCRIPTION} is not what was published")
     strangers = {path.name for path in directory.iterdir()} - {file.path for file in manifest.files} - staging.OUR_FILES
     if strangers:
         raise Corrupt(f"{manifest.reference}: {min(strangers)} was not published")
+
+
+def _regular(directory: Path, name: str, manifest: Manifest) -> Path:
+    path = directory / name
+    if path.is_symlink() or not path.is_file():
+        raise Corrupt(f"{manifest.reference}: {name} is missing or not a regular file")
+    return path

@@ -110,17 +110,23 @@ class Mirror:
             self._upload(file.sha256, file.size, staged / file.path)
 
     def publish(self, manifest: Manifest, staged: Path) -> bool:
-        """Publishes a version whose files were uploaded; False where its number is taken. The look at the blobs right
-        before is what pruning relies on."""
-        description = staged / bento_store.DESCRIPTION
-        self._upload(manifest.description, description.stat().st_size, description)
-        self.upload(staged, manifest.files)
-        return self.store.publish(manifest)
+        """Publishes a version whose files were uploaded; False where its number is taken. Pruning relies on the look at
+        the blobs right before, and on the second one, which brings back what a pruning removed in between."""
+        self._upload_all(manifest, staged)
+        if not self.store.publish(manifest):
+            return False
+        self._upload_all(manifest, staged)
+        return True
 
     def put_report(self, manifest: Manifest, content: bytes) -> None:
         self.store.put_report(manifest.name, manifest.version, content)
 
     # Inside
+
+    def _upload_all(self, manifest: Manifest, staged: Path) -> None:
+        description = staged / bento_store.DESCRIPTION
+        self._upload(manifest.description, description.stat().st_size, description)
+        self.upload(staged, manifest.files)
 
     def _upload(self, sha256: str, size: int, path: Path) -> None:
         if not self.store.has(sha256, size):

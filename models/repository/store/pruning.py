@@ -6,7 +6,10 @@ A publisher uploads blobs before its manifest, and uses blobs that are there. So
     remove   a marked blob that still has no version is removed an hour later
 
 A publisher looks for marks right before it publishes, and uploads a marked blob again. A blob that was unmarked then
-gets its mark later, and is looked at again later than the manifest is there.
+gets its mark later, and is looked at again later than the manifest is there. A publisher may take a mark away while a
+pruning is at work, so pruning reads the new manifests right before each removal, and a publisher looks for its blobs
+once more behind its manifest. A blob is lost only if a publisher writes its manifest and looks for its blobs, both in
+the milliseconds between that reading and the removal. `dosirak store verify` names such a blob.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Final
 
 from models.errors import Corrupt
 from models.manifest import Manifest
-from models.repository.store.shared_store import SharedStore, blob, blobs_of, unused
+from models.repository.store.shared_store import SharedStore, Version, blob, blobs_of, unused
 
 GRACE_SECONDS: Final = 3600.0
 UPLOAD_SECONDS: Final = 86400.0
@@ -25,29 +28,41 @@ _CLOCK: Final = "pruned.json"
 
 def prune(store: SharedStore, grace: float = GRACE_SECONDS, upload: float = UPLOAD_SECONDS) -> int:
     """Removes blobs that were marked `grace` seconds ago, and marks others without a version. Returns the freed bytes.
-    Raises Corrupt, and removes nothing, where a manifest cannot be read."""
+    Raises Corrupt, and removes no more, where a manifest cannot be read."""
     now = _now(store)
     marks = {_sha256(each.path): each.modified for each in store.remote.list("unused/")}
     blobs = {_sha256(each.path): each for each in store.remote.list("blobs/")}
-    named = _named(store)  # read after the marks: a version whose publisher saw no mark is among them
+    named = _Named(store)
+    named.read()  # after the marks: a version whose publisher saw no mark is among them
     _clear_deleted(store)
     freed = 0
     for sha256, since in marks.items():
-        if sha256 in named or sha256 not in blobs:
+        if sha256 in named.blobs or sha256 not in blobs:
             store.remote.delete(unused(sha256))
-        elif since <= now - grace and store.remote.head(unused(sha256)) is not None:
+        elif since <= now - grace and store.remote.head(unused(sha256)) is not None and sha256 not in named.read():
             store.remote.delete(blob(sha256))
             store.remote.delete(unused(sha256))
             freed += blobs[sha256].size
     for sha256, found in blobs.items():
-        if sha256 not in named and sha256 not in marks and found.modified <= now - upload:
+        if sha256 not in named.blobs and sha256 not in marks and found.modified <= now - upload:
             store.remote.create(unused(sha256), b"")
     return freed
 
 
-def _named(store: SharedStore) -> set[str]:
-    manifests = store.manifests(sorted(store.listing().versions))
-    return {sha256 for manifest in manifests if manifest for sha256 in _all_blobs(manifest)}
+class _Named:
+    """The blobs that the store's versions name. A manifest never changes, so each is read once."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self.blobs: set[str] = set()
+        self._store = store
+        self._versions: set[Version] = set()
+
+    def read(self) -> set[str]:
+        """Adds the blobs of versions that are new. Returns all blobs."""
+        new = sorted(self._store.listing().versions - self._versions)
+        self.blobs.update(*(_all_blobs(manifest) for manifest in self._store.manifests(new) if manifest))
+        self._versions.update(new)
+        return self.blobs
 
 
 def _all_blobs(manifest: Manifest) -> set[str]:

@@ -85,9 +85,16 @@ async def remove(
 async def rollback(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
 ) -> Response:
-    """Undoes the last promotion or removal; a second rollback undoes the one before."""
+    """Undoes the last promotion or removal; a second rollback undoes the one before. The gate refuses none, and
+    `overridden` of the change has the limits that the version breaks."""
     entry = await asyncio.to_thread(
-        service.deployments.repository.rollback, name, alias, body.reason, actor, expected=tag_of(if_match)
+        service.deployments.repository.rollback,
+        name,
+        alias,
+        body.reason,
+        actor,
+        expected=tag_of(if_match),
+        limits=service.settings.gate(alias),
     )
     return _changed(service, name, alias, entry)
 

@@ -98,7 +98,7 @@ async def set_parsers(service: ServiceDep, name: str, version: str, body: Parser
 
 @router.delete(PREFIX + "/{name}/versions/{version}", response_model=Deleted)
 async def delete_version(service: ServiceDep, actor: ActorDep, name: str, version: str, reason: Text = "") -> Response:
-    """Removes a version for good; 409 while an alias points to it or a process serves it."""
+    """Removes a version for good; 409 while it has an alias, is on trial or is served."""
     await asyncio.to_thread(service.deployments.delete, name, version, reason, actor)
     return json_response({"deleted": f"{name}:{version}"})
 
