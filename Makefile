@@ -97,7 +97,7 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 serve: $(FASTEST) serving  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
 
 serving: $(SERVES)
-	@$(BIN)/dosirak serve $(MODEL)
+	@$(BIN)/dosirak serve $(if $(MODEL),'$(MODEL)')
 
 # The CPU wheel leaves torchvision's release open, and the newest is for another torch; no text model needs it.
 vllm:  ## install vLLM into .venv-vllm, as a second engine; the CPU wheel where there is no GPU

@@ -27,7 +27,7 @@ from loadtest.wire import Answer, Connection, Spread
 
 STREAMED_WORDS: Final = 30
 LONGEST: Final = 4000
-"""Tokens of a stream; the streams are cut when all is measured."""
+"""Tokens of a stream, or what the model's window has room for; the streams are cut when all is measured."""
 FEW: Final = 5
 """Prompts that come alone."""
 
@@ -77,6 +77,18 @@ class Client:
                 response.raise_for_status()
                 self.words = round(200 * tokens / (await response.json())["usage"]["prompt_tokens"])
 
+    async def streamed(self) -> dict[str, object]:
+        """Returns the body of a stream that is as long as the model's window lets it be."""
+        body = self.body(STREAMED_WORDS, LONGEST)
+        async with (
+            aiohttp.ClientSession(self._url) as session,
+            session.post("/tokenize", json={"prompt": body["inputs"]}) as response,
+        ):
+            response.raise_for_status()
+            told = await response.json()
+        room = told["max_model_len"] - told["count"]
+        return {**body, "parameters": {"max_new_tokens": min(LONGEST, room), "ignore_eos": True}}
+
     async def prompt(self) -> Answer:
         connection = Connection(self._url)
         answer = await connection.ask(self.body(self.words, 1))
@@ -99,27 +111,37 @@ class Client:
 class Streams:
     """Streams that go on until they are cut; what came is seen while it comes."""
 
-    def __init__(self, client: Client, url: str, count: int) -> None:
-        self._connections = [Connection(url) for _ in range(count)]
-        bodies = [client.body(STREAMED_WORDS, LONGEST) for _ in range(count)]
+    def __init__(self, url: str, bodies: Sequence[dict[str, object]]) -> None:
+        self._connections = [Connection(url) for _ in bodies]
         pairs = zip(self._connections, bodies, strict=True)
         self._tasks = [asyncio.create_task(connection.ask(body)) for connection, body in pairs]
 
     async def begun(self) -> None:
-        while not all(each.answer.token_times for each in self._connections):  # noqa: ASYNC110 - connections fill them
+        """Returns when each has a token. Ends the program where one ended before that."""
+        while not all(each.answer.token_times for each in self._connections):
+            self._still_go_on()
             await asyncio.sleep(0.05)
 
     async def cut(self) -> list[Answer]:
+        """Returns what came. Ends the program where one ended before the cut."""
+        self._still_go_on()
         for each in self._connections:
             each.close()
         return await asyncio.gather(*self._tasks)
+
+    def _still_go_on(self) -> None:
+        for ended in (task.result() for task in self._tasks if task.done()):
+            raise SystemExit(
+                f"a stream ended before all was measured, after {len(ended.token_times)} tokens: "
+                f"{ended.error or 'the window of the model is full; lower --seconds'}"
+            )
 
 
 async def measure(args: argparse.Namespace) -> None:
     client = Client(args.url)
     await client.fit(args.prompt_tokens)
     own = args.prompt_tokens / median([each.ttft for each in (await client.one_by_one())[1:]])
-    streams = Streams(client, args.url, args.streams)
+    streams = Streams(args.url, [await client.streamed() for _ in range(args.streams)])
     await streams.begun()
     calm = Window(time.perf_counter() + 1.0, time.perf_counter() + 1.0 + args.seconds / 2)
     await asyncio.sleep(1.0 + args.seconds / 2)

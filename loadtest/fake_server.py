@@ -25,6 +25,7 @@ class FakeServer:
 
     first_seconds: float = 0.01
     gap_seconds: float = 0.002
+    window: int = 4096
     log: Path | None = None
     requests: int = 0
 
@@ -47,6 +48,9 @@ class FakeServer:
     async def _answer(self, writer: asyncio.StreamWriter, path: str, body: Any, headers: dict[str, str]) -> None:
         if path == "/readyz":
             return _write(writer, 200, b"")
+        if path == "/tokenize":
+            told = {"count": 8, "max_model_len": self.window} if "prompt" in body else []
+            return _write(writer, 200, json.dumps(told).encode())
         if path not in ("/generate_stream", "/generate", "/v1/chat/completions", "/v1/completions"):
             return _write(writer, 404, b'{"error": "unknown route"}')
         await asyncio.sleep(self.first_seconds)
@@ -112,7 +116,7 @@ async def main() -> None:
     parser.add_argument("--gap-ms", type=float, default=2)
     parser.add_argument("--log", type=Path)
     options = parser.parse_args()
-    server = await FakeServer(options.first_ms / 1e3, options.gap_ms / 1e3, options.log).start(options.port)
+    server = await FakeServer(options.first_ms / 1e3, options.gap_ms / 1e3, log=options.log).start(options.port)
     print("ready", flush=True)
     async with server:
         await server.serve_forever()

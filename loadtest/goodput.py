@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import random
 import time
@@ -24,8 +25,11 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from loadtest import probing
+from loadtest.wire import why_not_whole
 
 WORDS = ["rice", "kimchi", "egg", "spinach", "carrot", "tofu", "seaweed", "sesame", "radish", "mushroom"]
+TOKEN = b'"token":'
+"""What the data of a token has, and that of an error has not: a quote within a text is escaped."""
 RECOVERED = 2.0
 """Times the calm first token: what counts as before."""
 
@@ -85,7 +89,7 @@ class Clients:
 
     async def _asked(self, body: Mapping[str, object], tally: Tally, refused_at: float, first_wait: float) -> float:
         """Returns the seconds of `Retry-After` where the request was refused, else 0."""
-        began, tokens = time.monotonic(), 0
+        began, tokens, last = time.monotonic(), 0, b"{}"
         async with asyncio.timeout(self._patience), self._session.post("/generate_stream", json=body) as response:
             if response.status != 200:
                 await response.read()
@@ -96,12 +100,15 @@ class Clients:
             tally.returns += [(time.monotonic() - refused_at) / first_wait] if first_wait else []
             async for line in response.content:
                 if line.startswith(b"data:"):
-                    if not tokens:
-                        tally.firsts.append(time.monotonic() - began)
-                    tokens += 1
-        tally.ends["whole"] += 1
-        tally.whole += tally.since <= time.monotonic() <= tally.until
-        tally.tokens += tokens
+                    last = line.removeprefix(b"data:")
+                    if TOKEN in last:
+                        tokens += 1
+                        tally.firsts += [time.monotonic() - began] if tokens == 1 else []
+        reason = why_not_whole(json.loads(last))
+        tally.ends[reason or "whole"] += 1
+        if not reason:
+            tally.whole += tally.since <= time.monotonic() <= tally.until
+            tally.tokens += tokens
         return 0.0
 
     async def again_and_again(self, users: int, seconds: float) -> Tally:
@@ -163,9 +170,15 @@ async def measure(args: argparse.Namespace) -> None:
         for _ in range(10):
             await clients.ask(calm)
         first = quantile(calm.firsts, 0.5)
-        if not first:
-            raise SystemExit(f"{args.url} does not answer: {dict(calm.ends)}")
-        peak = (await clients.again_and_again(args.users, args.seconds)).whole / args.seconds
+        if not calm.whole:
+            raise SystemExit(f"{args.url} gives no whole answer: {dict(calm.ends)}")
+        crowd = await clients.again_and_again(args.users, args.seconds)
+        if not crowd.whole:
+            raise SystemExit(
+                f"no whole answer ended within {args.seconds:g} s for {args.users} users, so there is no peak: "
+                f"{dict(crowd.ends)}; raise --seconds or --patience, or lower --users or --tokens"
+            )
+        peak = crowd.whole / args.seconds
         print(f"peak    {peak:.2f} answers a second with {args.users} users; a calm first token {first * 1e3:.0f} ms")
         for times in args.times:
             tally, recovered = await clients.arriving(times * peak, args.seconds, first)

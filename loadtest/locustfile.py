@@ -4,7 +4,8 @@
 
 This is for a look by hand at locust's own page; `make load` runs scenarios with limits, see docs/load.md.
 
-Set DOSIRAK_ADMIN_KEY when the server asks for a key. A stream that ends without its last event is counted as a failure.
+Set DOSIRAK_ADMIN_KEY when the server asks for a key. A stream that ends without its last event is a failure, of its
+request and of its row E2E.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from locust import HttpUser, between, events, task
-from requests import Response
+from requests import RequestException, Response
 
 QUESTIONS = (
     "안녕하세요!",
@@ -57,9 +58,11 @@ class StreamingUser(HttpUser):
             "parameters": {"max_new_tokens": random.choice((16, 32, 64))},
         }
         started = time.perf_counter()
-        with self.client.post("/generate_stream", json=body, stream=True, name="/generate_stream") as response:
-            if response.status_code == 200:
-                self._read(response, started)
+        with self.client.post(
+            "/generate_stream", json=body, stream=True, catch_response=True, name="/generate_stream"
+        ) as response:
+            if response.status_code == 200 and (error := self._read(response, started)):
+                response.failure(error)
 
     @task(1)
     def unary(self) -> None:
@@ -69,16 +72,22 @@ class StreamingUser(HttpUser):
         }
         self.client.post("/generate", json=body, name="/generate")
 
-    def _read(self, response: Response, started: float) -> None:
+    def _read(self, response: Response, started: float) -> Exception | None:
+        """Reads every token. Returns why the answer is not whole."""
         previous = started
         tokens = 0
         last: dict[str, object] = {}
-        for event in server_events(response):
-            now = time.perf_counter()
-            if "token" in event:
-                observe("ITL" if tokens else "TTFT", now - previous)
-                previous, tokens = now, tokens + 1
-            last = event
-        whole = last.get("generated_text") is not None
-        failure = None if whole else RuntimeError(f"the stream ended without its last event: {last.get('error')}")
+        failure: Exception | None = None
+        try:
+            for event in server_events(response):
+                now = time.perf_counter()
+                if "token" in event:
+                    observe("ITL" if tokens else "TTFT", now - previous)
+                    previous, tokens = now, tokens + 1
+                last = event
+        except (RequestException, ValueError) as error:  # the connection was cut, or an event is no JSON
+            failure = error
+        if failure is None and last.get("generated_text") is None:
+            failure = RuntimeError(f"the stream ended without its last event: {last.get('error')}")
         observe("E2E", time.perf_counter() - started, tokens, failure)
+        return failure

@@ -47,7 +47,9 @@ class Plan:
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.run", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.run", description=__doc__.split("\n")[0], allow_abbrev=False
+    )  # `redacted` knows --key whole
     parser.add_argument("scenario", type=Path, help="a file as loadtest/scenarios/smoke.toml")
     parser.add_argument("--host", required=True, help="the server's address, as http://127.0.0.1:3000")
     parser.add_argument("--out", type=Path, required=True, help="directory for the reports")

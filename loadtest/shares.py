@@ -121,6 +121,8 @@ async def light(keys: Keys, url: str, args: argparse.Namespace) -> None:
     alone = await asks()
     beside, _ = await asyncio.gather(asks(), greedy.again_and_again(args.users, args.seconds))
     first, then = quantile(alone.firsts, 0.95), quantile(beside.firsts, 0.95)
+    if not first:
+        raise SystemExit(f"the light key got no token while it was alone: {dict(alone.ends)}")
     print(
         f"a light key's first token p95: alone {first * 1e3:.0f} ms, beside {args.users} clients of a greedy key "
         f"{then * 1e3:.0f} ms, {then / first:.2f} times; {dict(beside.ends)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, quantiles
 from typing import cast
@@ -55,6 +55,13 @@ class Spread:
             return cls(*[float("nan")] * 4)
         cuts = quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 99
         return cls(fmean(seconds) * 1e3, cuts[49] * 1e3, cuts[94] * 1e3, cuts[98] * 1e3)
+
+
+def why_not_whole(end: Mapping[str, object]) -> str:
+    """Returns why a stream with this last event gave no whole answer; empty where it did."""
+    if end.get("generated_text") is None or not isinstance(end.get("usage"), dict):
+        return f"no last event: {end.get('error', 'the stream was cut')}"
+    return ""
 
 
 class Cut(Exception):
@@ -115,10 +122,8 @@ class Connection(asyncio.Protocol):
             return
         last = text[text.rindex(b"data:") + 5 :] if b"data:" in text else b"{}"
         end: dict[str, object] = json.loads(last)
-        usage = end.get("usage")
-        if end.get("generated_text") is None or not isinstance(usage, dict):
-            answer.error = f"no last event: {end.get('error', 'the stream was cut')}"
-        else:
+        answer.error, usage = why_not_whole(end), end.get("usage")
+        if not answer.error and isinstance(usage, dict):
             answer.completion_tokens = int(usage["completion_tokens"])
 
     def _end(self, error: Exception | None = None) -> None:

@@ -22,7 +22,8 @@ from pydantic import Field, PrivateAttr, SecretStr, ValidationError, ValidationI
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.manifest import DEFAULT_ALIAS
+from models.errors import InvalidReference
+from models.manifest import DEFAULT_ALIAS, ModelReference
 from models.repository.gate import Limits
 from models.repository.store.place import StorePlace, require_store_url
 from service.addresses import EVERY, checked_network, checked_url, origins_of, standard_traces_url, traces_url
@@ -341,7 +342,21 @@ class Settings(BaseSettings):
     @field_validator("data_dir", "guard_file", "vllm_python")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
-        return None if value is None else value.expanduser().absolute()
+        try:
+            return None if value is None else value.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError(f"{value} begins with a user who has no home directory: write the whole path") from None
+
+    @field_validator("protected_aliases")
+    @classmethod
+    def _aliases_that_can_be(cls, value: str | None) -> str | None:
+        """Refuses a word that no alias can have: the gate of the alias that is meant would be off."""
+        try:
+            for alias in alias_names(value):
+                ModelReference("any", alias=alias)
+        except InvalidReference as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("admin_key")
     @classmethod
@@ -437,7 +452,7 @@ class Settings(BaseSettings):
 
     def gate(self, alias: str) -> Limits | None:
         """Returns what a version must fulfil for `alias` to point to it; None for an alias without a gate."""
-        protected = (self.protected_aliases or "").replace(",", " ").split()
+        protected = alias_names(self.protected_aliases)
         if alias not in (protected or [DEFAULT_ALIAS]):
             return None
         return Limits(
@@ -495,6 +510,11 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """Returns the effective values for logs and `/info`; secrets are masked."""
         return {**self.model_dump(mode="json"), "otlp_endpoint": self.traces_url}
+
+
+def alias_names(text: str | None) -> list[str]:
+    """Returns the words between the commas of the text."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def _absolute_database(url: str) -> str:

@@ -82,6 +82,14 @@ def test_every_example_is_what_its_model_takes(name: str, text: str) -> None:
         MODELS[name].model_validate_json(text)
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_command_that_sends_json_says_so(name: str) -> None:
+    """Another content type is refused with 415, and curl's own is a form's."""
+    joined = page(name).replace("\\\n", " ")
+    for command in re.findall(r"curl [^\n]*-d '\{[^']*'[^\n]*", joined):
+        assert "Content-Type: application/json" in command, command
+
+
 def test_every_section_of_the_api_has_an_example() -> None:
     for section in page("docs/api.md").split("\n## ")[1:]:
         assert "```" in section, section.split("\n")[0]

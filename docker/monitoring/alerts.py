@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from docker.monitoring.expressions import OF_CLIENTS
+
 JOB: Final = "dosirak"
 """The name of the scrape job, as in docker/compose.yaml."""
 DEMO: Final = {"model": "demo", "version": "2"}
@@ -49,9 +51,14 @@ def _p95(metric: str, window: str) -> str:
     return f"histogram_quantile(0.95, sum by (le, model, version) (rate(dosirak_{metric}_bucket[{window}])))"
 
 
+def _requests(window: str, *matchers: str) -> str:
+    """The rate of the HTTP requests of clients."""
+    return f"sum(rate(dosirak_http_requests_total{{{', '.join((OF_CLIENTS, *matchers))}}}[{window}]))"
+
+
 def _errors(window: str) -> str:
-    failed = f'sum(rate(dosirak_http_requests_total{{status=~"5.."}}[{window}]))'
-    return f"{failed} / sum(rate(dosirak_http_requests_total[{window}]))"
+    failed = _requests(window, 'status=~"5.."')
+    return f"{failed} / {_requests(window)}"
 
 
 def _burn(factor: float, long: str, short: str) -> str:
@@ -90,11 +97,14 @@ def _buckets(metric: str, labels: str, slow: float, fast: float, minutes: int) -
 
 
 def _statuses(failed: float, good: float, minutes: int) -> dict[str, str]:
-    labels = 'route="/generate", method="POST"'
-    return {
-        f'dosirak_http_requests_total{{{labels}, status="500"}}': _growing(failed, minutes),
-        f'dosirak_http_requests_total{{{labels}, status="200"}}': _growing(good, minutes),
+    """Requests of clients, beside Prometheus' own and those of a probe that finds no model: these two do not count."""
+    a_minute = {
+        'route="/generate", method="POST", status="500"': failed,
+        'route="/generate", method="POST", status="200"': good,
+        'route="/metrics", method="GET", status="200"': 900,
+        'route="/readyz", method="GET", status="503"': 60,
     }
+    return {f"dosirak_http_requests_total{{{labels}}}": _growing(count, minutes) for labels, count in a_minute.items()}
 
 
 def _answers(labels: str, failed: float, good: float, minutes: int) -> dict[str, str]:
@@ -210,7 +220,7 @@ ALERTS: Final = (
     ),
     Alert(
         "DosirakRequestsRefused",
-        "sum(rate(dosirak_admission_rejected_total[5m])) / sum(rate(dosirak_http_requests_total[5m])) > 0.01",
+        f"sum(rate(dosirak_admission_rejected_total[5m])) / {_requests('5m')} > 0.01",
         "5m",
         "ticket",
         "{{ $value | humanizePercentage }} of the requests are refused at admission.",

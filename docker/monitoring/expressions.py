@@ -12,6 +12,19 @@ BY_VERSION: Final = "model, version"
 CHOSEN: Final = 'model=~"$model", version=~"$version", instance=~"$instance"'
 HERE: Final = 'instance=~"$instance"'
 WINDOW: Final = "$__rate_interval"
+POLLED: Final = (
+    "/livez",
+    "/readyz",
+    "/healthz",
+    "/health",
+    "/metrics",
+    "/v1/instances",
+    "/v2/health/live",
+    "/v2/health/ready",
+)
+"""Routes that probes, Prometheus and the UI ask all the time, and that take nothing else."""
+OF_CLIENTS: Final = f'route!~"{"|".join(POLLED)}"'
+"""The matcher of the HTTP requests of clients: in a share of failures others would hide the failures, or make some."""
 
 
 def chosen(metric: str, *matchers: str, of: str = CHOSEN) -> str:

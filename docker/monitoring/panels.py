@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from docker.monitoring.expressions import BY_VERSION, HERE, chosen, filled, filled_once, mean, quantile, rate
+from docker.monitoring.expressions import (
+    BY_VERSION,
+    HERE,
+    OF_CLIENTS,
+    chosen,
+    filled,
+    filled_once,
+    mean,
+    quantile,
+    rate,
+)
 
 VERSION: Final = "{{model}}:{{version}}"
 SLOW_FIRST_TOKEN: Final = "2.0"  # seconds; an edge of the histogram
@@ -63,8 +73,8 @@ def _accepted() -> str:
 
 
 def _server_errors() -> str:
-    failed = rate("http_requests_total", 'status=~"5.."', by="instance", of=HERE)
-    return f"{failed} / {rate('http_requests_total', by='instance', of=HERE)}"
+    failed = rate("http_requests_total", OF_CLIENTS, 'status=~"5.."', by="instance", of=HERE)
+    return f"{failed} / {rate('http_requests_total', OF_CLIENTS, by='instance', of=HERE)}"
 
 
 SLO: Final = Row(
@@ -84,7 +94,7 @@ SLO: Final = Row(
         ),
         Panel(
             "Server errors",
-            "Share of HTTP requests with a status of 500 and above, by instance.",
+            "Share of clients' HTTP requests with a status of 500 and above, by instance, without probes and scrapes.",
             (Line(filled_once(_server_errors()), "{{instance}}"),),
             unit="percentunit",
         ),

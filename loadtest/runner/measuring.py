@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import resource
 import signal
 import time
@@ -21,20 +20,21 @@ from locust.env import Environment
 from locust.runners import LocalRunner
 
 from loadtest.runner.address import Address
+from loadtest.runner.arrivals import unanswered
+from loadtest.runner.generator import Generator, watch
 from loadtest.runner.sample import Sample
 from loadtest.runner.server import Actions, facts
 from loadtest.runner.users import Run, user_class
 from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.scenario import Scenario
 
-BUSY_CORES: Final = 0.9
-"""A generator that takes more of its core measures itself."""
 GRACE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`cores` is the processor time of this process over the run's time, `began` the clock at its second 0."""
+    """`cores` is the processor time of this process over the load's seconds, `began` the clock at the run's second
+    0."""
 
     samples: list[Sample]
     actions: list[tuple[float, str]]
@@ -52,12 +52,11 @@ def measure(scenario: Scenario, address: Address, key: str) -> Measured:
     actions = Actions(run, connection)
     actions.prepare()
     try:
-        samples, cores = _load(run, actions)
+        samples, generator = _load(run, actions)
     finally:
         actions.undo()
-    if cores > BUSY_CORES:
-        raise NotMeasured(f"the load generator itself was busy ({cores:.2f} cores): its times are not the server's")
-    return Measured(samples, actions.done, server, cores, run.began)
+    generator.check()
+    return Measured(samples, actions.done, server, generator.cores, run.began)
 
 
 def _end_on_signals() -> None:
@@ -73,22 +72,23 @@ def _end_on_signals() -> None:
         gevent.signal_handler(number, end)
 
 
-def _load(run: Run, actions: Actions) -> tuple[list[Sample], float]:
+def _load(run: Run, actions: Actions) -> tuple[list[Sample], Generator]:
+    """Returns a sample of every request that was due, answered or not, and what this process took."""
     load, samples = run.scenario.load, list[Sample]()
     with _runner(run, samples) as runner:
         runner.start(load.users, spawn_rate=load.users)
         assert runner.spawning_greenlet is not None
         runner.spawning_greenlet.join()
-        run.began, used = time.perf_counter(), _processor_seconds()
+        run.began = time.perf_counter()
         run.begin.set()
-        acting = gevent.spawn(actions.perform)
+        watching, acting = gevent.spawn(watch, load.window[1], run.over), gevent.spawn(actions.perform)
         runner.user_greenlets.join(timeout=load.window[1] + load.answer_seconds + GRACE_SECONDS)
-        cores = (_processor_seconds() - used) / run.now()
         run.over.set()
         acting.get()
         if runner.exceptions:
             raise RuntimeError(next(iter(runner.exceptions.values()))["traceback"])
-    return sorted(samples, key=lambda sample: sample.due), cores
+    samples += unanswered(run.scenario, samples, run.in_flight.values(), run.now())
+    return sorted(samples, key=lambda sample: sample.due), watching.get()
 
 
 @contextmanager
@@ -116,8 +116,3 @@ def _allow_files(users: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise NotMeasured(f"{users} users need {needed} open files, and this machine allows {hard}: raise ulimit -n")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-
-
-def _processor_seconds() -> float:
-    times = os.times()
-    return times.user + times.system

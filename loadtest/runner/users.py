@@ -18,10 +18,11 @@ from locust import User, task
 from locust.exception import StopUser
 
 from loadtest.runner.address import Address
+from loadtest.runner.arrivals import InFlight, request_at
 from loadtest.runner.replies import Answer, Reply, read
 from loadtest.runner.sample import Sample
 from loadtest.runner.wire import Connection
-from service.evaluation.scenarios.requests import Dialogue, Drawn, due_times, one_request
+from service.evaluation.scenarios.requests import Dialogue, Drawn, due_times
 from service.evaluation.scenarios.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
 
 EARLY_SECONDS = 0.002
@@ -43,7 +44,8 @@ def body(drawn: Drawn) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Run:
-    """What the users of one run share. `began` is the monotonic second 0 of the run; `over` ends it early."""
+    """What the users of one run share. `began` is the monotonic second 0 of the run; `over` ends it early. `in_flight`
+    has the requests that have no answer yet, by their id."""
 
     scenario: Scenario
     address: Address
@@ -54,6 +56,7 @@ class Run:
     name: str = field(default_factory=lambda: f"load-{token_hex(4)}")
     numbers: Iterator[int] = field(default_factory=count)
     users: Iterator[int] = field(default_factory=count)
+    in_flight: dict[str, InFlight] = field(default_factory=dict)
     arrivals: Iterator[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,8 +93,11 @@ class LoadUser(User):
 
     def send(self, due: float, drawn: Drawn) -> Answer:
         kind = drawn.kind
-        request_id = f"{self.run_state.name}-{next(self.run_state.numbers)}"
+        run, due = self.run_state, round(due, 6)
+        request_id = f"{run.name}-{next(run.numbers)}"
+        run.in_flight[request_id] = InFlight(request_id, due, run.now(), kind.route)
         reply = self.connection.request("POST", kind.route, body(drawn), request_id)
+        del run.in_flight[request_id]  # a user that is ended here leaves it
         answer = read(reply)
         sample = self._sample(request_id, due, kind, reply, answer)
         self.environment.events.request.fire(
@@ -107,7 +113,6 @@ class LoadUser(User):
     def _sample(self, request_id: str, due: float, kind: RequestKind, reply: Reply, answer: Answer) -> Sample:
         began, times = self.run_state.began, answer.token_times
         window = self.run_state.scenario.load.window
-        due = round(due, 6)
         return Sample(
             id=request_id,
             due=due,
@@ -136,7 +141,7 @@ class OpenUser(LoadUser):
         due = next(run.arrivals, None)
         if due is None:
             raise StopUser
-        drawn = one_request(run.scenario.requests, Random(f"{run.scenario.load.seed} {due!r}"))
+        drawn = request_at(run.scenario, due)
         if not run.wait_until(due):
             raise StopUser
         self.send(due, drawn)

@@ -3,6 +3,7 @@ scenario moves, through proxies that spoil it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -163,6 +164,59 @@ def test_a_late_first_byte_breaks_a_limit_by_name(url: str, scenario: Path, tmp_
     assert "BROKEN  ttft_p50_ms is" in done.stdout and "short: broken: ttft_p50_ms" in done.stdout
     assert recount(tmp_path / "out")["ttft_p50_ms"] >= 170
     assert_recounted(tmp_path / "out")
+
+
+SLOW = """
+name = "slow"
+[load]
+kind = "open"
+arrivals = "constant"
+rate = 50
+users = 2
+warmup_seconds = 0
+seconds = 2
+answer_seconds = 1
+min_samples = 100
+[[requests]]
+route = "/generate_stream"
+max_new_tokens = 4
+[limits]
+failed_ratio = 0
+"""
+
+
+def test_an_open_loop_that_a_server_does_not_keep_up_with_is_broken(tmp_path: Path) -> None:
+    """Each request that was due counts: answered, in flight at the end, or never sent."""
+    (tmp_path / "slow.toml").write_text(SLOW)
+    with listening(FakeServer(first_seconds=0.75).start) as address:
+        done = run(tmp_path / "slow.toml", address, tmp_path / "out")
+    assert done.returncode == 1 and broken(tmp_path / "out") == ["failed_ratio"], done.stdout + done.stderr
+    made = figures_of(tmp_path / "out")
+    assert made["counted"] == 100 and any(error.startswith("never sent") for error in made["errors"])
+    assert_recounted(tmp_path / "out")
+
+
+class Cutting(FakeServer):
+    """Closes the connection of each stream behind its head."""
+
+    async def _stream(self, writer: asyncio.StreamWriter, count: int, openai: bool) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+def test_locust_counts_streams_that_are_cut_as_failures() -> None:
+    for server, fails in ((FakeServer(), False), (Cutting(), True)):
+        with listening(server.start) as address:
+            words = ("--headless", "--users", "8", "--spawn-rate", "8", "--run-time", "2s", "--json")
+            command = python("-m", "locust", "-f", "loadtest/locustfile.py", "--host", address, *words)
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+        rows = {each["name"]: each for each in json.loads(done.stdout)}
+        assert "Traceback" not in done.stderr and done.returncode == int(fails), done.stderr
+        assert rows["/generate"]["num_failures"] == 0
+        for name in ("/generate_stream", "E2E"):
+            assert rows[name]["num_failures"] == (rows[name]["num_requests"] if fails else 0), name
+        assert ("TTFT" in rows) != fails
 
 
 @pytest.fixture(scope="module")

@@ -83,11 +83,12 @@ PLAIN = replace(MEASURED, kernels="portable")
 TORCH = replace(MEASURED, kernels="", no_kernels="not built")
 DRIVER = Graphics("550.54.14", ("NVIDIA H100",))
 BREACH = "demo@production is demo:2, which breaks its gate: KL divergence 0.0540 nats, at most 0.02 of demo:1"
-BUILD = "run `python -m service.engine.runner.native.build`"
+BUILDER = ROOT / "service" / "engine" / "runner" / "native" / "build.py"
+BUILD = f"run `python {BUILDER}`"
 WRONG: list[tuple[str, State, str, str, list[Check]]] = [
     ("python", "problem", "3.10.2 is too old", "3.11", python(python="3.10.2")),
     ("python", "problem", "torch is not", "make install", python(packages={"torch": None})),
-    ("kernels", "problem", "SIGILL", "service.engine.runner.native.build", failed("ended by SIGILL", ended=True)),
+    ("kernels", "problem", "SIGILL", BUILD, failed("ended by SIGILL", ended=True)),
     ("kernels", "warning", "not done after 60 s", "again", failed("it was not done after 60 s", ended=False)),
     ("kernels", "warning", "not built", BUILD, found(figures=TORCH)),
     ("kernels", "warning", "torch operations", "install g++", found(figures=TORCH, around=around(compiler=""))),

@@ -278,6 +278,8 @@ def test_the_pods_of_several_hosts_have_settings_and_the_node_its_rank_and_head(
         assert {"DOSIRAK_TRUSTED_NETWORK", "DOSIRAK_STORE_URL", "DOSIRAK_DATABASE_URL"} <= given.keys()
         assert template["metadata"]["labels"].items() >= OUR_PODS.items()
         assert template["spec"]["enableServiceLinks"] is False
+    (head,) = templates(objects)[0]["spec"]["containers"]
+    assert variables(head).items() >= {"DOSIRAK_PRELOAD": "false", "DOSIRAK_DEFAULT_MODEL": "big"}.items()
     (node,) = templates(objects)[1]["spec"]["containers"]
     assert " ".join(node["command"]) == "dosirak node --rank $(LWS_WORKER_INDEX) --head $(LWS_LEADER_ADDRESS)"
     assert named(objects, "LeaderWorkerSet", NODES)["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "None"

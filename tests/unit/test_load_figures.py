@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import gevent
 import msgspec
 import numpy as np
 import pytest
+from gevent.event import Event
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.run import arguments
 from loadtest.runner import html_page, result, sample
 from loadtest.runner.address import parse_address
+from loadtest.runner.arrivals import InFlight, unanswered
+from loadtest.runner.generator import Generator, watch
 from loadtest.runner.judging import Check, cached_otherwise, checks, figures, verdict
 from loadtest.runner.replies import Reply, Splitter, data_of, read
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
 from service.evaluation.scenarios.figures import NotMeasured, percentile
 from service.evaluation.scenarios.reading import parse
+from service.evaluation.scenarios.requests import due_times
+from service.evaluation.scenarios.scenario import OpenLoop
 
 HERE = parse_address("http://127.0.0.1:3000")
 HOST = Host("a processor", "x86_64", 2, 24)
@@ -61,6 +70,52 @@ def test_figures_count_whole_answers_over_the_time_until_the_last_of_them() -> N
 def test_no_answer_gives_no_latency() -> None:
     found = figures([made(error="cut")], (5.0, 25.0))
     assert found["ttft_p50_ms"] is None and found["failed_ratio"] == 1 and found["tokens_per_second"] == 0
+
+
+def test_a_request_that_was_due_and_got_no_answer_has_failed() -> None:
+    load = SCENARIO.load
+    assert isinstance(load, OpenLoop)
+    dues = [round(due, 6) for due in due_times(load)]
+    answered = [made(due=due) for due in dues[:-60]]
+    cut = [InFlight(f"load-{due}", due, due + 0.5, "/generate_stream") for due in dues[-60:-50]]
+    found = unanswered(SCENARIO, answered, cut, 90.0)
+    assert len(answered) + len(found) == len(dues) and {each.due for each in (*answered, *found)} == set(dues)
+    reasons = [each.error.partition(":")[0] for each in found]
+    assert reasons == ["no whole answer before the end of the run"] * 10 + ["never sent"] * 50
+    assert found[0].sent == round(cut[0].sent, 6) and found[-1].sent == 90.0 and "raise users" in found[-1].error
+    assert all(each.counts for each in found), "they were due in the counted seconds"
+    assert figures([*answered, *found], load.window)["failed_ratio"] == 60 / len(dues)
+    assert unanswered(SCENARIO, [made(due=due) for due in dues], [], 90.0) == []
+
+
+def test_the_generator_is_watched_in_the_seconds_of_the_load() -> None:
+    """It ends with them, though the run is not over; a timer that cannot fire is late."""
+    watching = gevent.spawn(watch, 0.05, Event())
+    gevent.sleep(0)
+    end = time.perf_counter() + 0.3
+    while time.perf_counter() < end:
+        pass
+    took = watching.get(timeout=20)
+    assert took.late_ms > 250 and took.cores > 0
+    with pytest.raises(NotMeasured, match="generator itself was late"):
+        took.check()
+
+
+@pytest.mark.parametrize(
+    ("generator", "said"),
+    [(Generator(0.91, 0.0), "busy"), (Generator(0.1, 251.0), "late"), (Generator(0.9, 250.0), "")],
+)
+def test_a_generator_that_measures_itself_measures_nothing(generator: Generator, said: str) -> None:
+    with pytest.raises(NotMeasured, match=f"the load generator itself was {said}") if said else nullcontext():
+        generator.check()
+
+
+@pytest.mark.parametrize("option", ["--ke", "--k"])
+def test_an_option_that_is_cut_short_is_none(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reports hide what follows --key, and no other word."""
+    with pytest.raises(SystemExit):
+        arguments(["smoke.toml", "--host", "http://x", "--out", "y", option, "secret"])
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
 def judged(found: dict[str, float | None], counted: int = 200, baseline: Any = None) -> tuple[list[Check], str, str]:
@@ -226,6 +281,23 @@ def test_a_stream_of_openais_dialect() -> None:
     assert not answer.error and answer.token_times == [1.0] and (answer.tokens, answer.cached_tokens) == (1, 2)
 
 
+EMPTY = {"model": "demo:2", "usage": {"prompt_tokens": 3, "completion_tokens": 0}}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=200, body=msgspec.json.encode(EMPTY | {"generated_text": ""})),
+        Reply(status=200, body=msgspec.json.encode(EMPTY | {"choices": [{"text": ""}]})),
+        streamed(EMPTY | {"generated_text": ""}),
+        streamed({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, EMPTY | {"choices": []}),
+    ],
+)
+def test_a_whole_answer_may_have_no_text(reply: Reply) -> None:
+    answer = read(reply)
+    assert (answer.error, answer.text, answer.prompt_tokens, answer.tokens) == ("", "", 3, 0)
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
@@ -236,7 +308,6 @@ def test_a_stream_of_openais_dialect() -> None:
         (streamed(NATIVE), "the stream ended without its last event"),
         (streamed(LAST | {"token": None} | {"choices": []}), "unreadable answer"),
         (streamed(NATIVE, {"error": "engine died"}), "error in the stream: engine died"),
-        (streamed({"usage": LAST["usage"]}), "the stream had no token"),
         (streamed(NATIVE, LAST, **{"x-model-version": "demo:1"}), "the answer names two versions: demo:1"),
         (Reply(status=200, body=b"{"), "unreadable answer"),
         (Reply(status=200, body=b"[]"), "unreadable answer"),

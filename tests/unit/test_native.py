@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +58,20 @@ pytestmark = pytest.mark.filterwarnings("error")
 @pytest.fixture(params=LIBRARIES)
 def kernels(request: pytest.FixtureRequest) -> Library:
     return LIBRARIES[str(request.param)]
+
+
+def test_what_is_not_built_is_built_by_the_command_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In any directory: a bento and a wheel run code that is not of this one."""
+    monkeypatch.setattr("service.engine.runner.native.library._any_built", lambda: False)
+    said = str(load.__wrapped__())
+    python, program = shlex.split(said.removeprefix("not built, run "))
+    assert python == "python" and Path(program) == Path(build.__file__)
+    shown = subprocess.run(
+        [sys.executable, program, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "--strict" in shown.stdout
 
 
 @dataclass

@@ -139,6 +139,7 @@ def test_an_empty_directory_is_no_directory(monkeypatch: pytest.MonkeyPatch) -> 
         ("DRAIN_SECONDS", "inf", "finite number"),
         ("HEADER_SECONDS", "inf", "finite number"),
         ("DRAIN_SECONDS", "1e9", "less than or equal to 86400"),
+        ("DATA_DIR", "~nobodyx/data", "~nobodyx/data begins with a user who has no home directory: write the whole"),
     ],
 )
 def test_what_could_not_act_is_refused(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_no_end_of_the_command_leaves_a_server_behind(
         children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], process_group=0))
         return children[0]
 
-    def fail(*_: Any) -> bool:
+    def fail(*_: Any, **__: Any) -> bool:
         raise error
 
     monkeypatch.setattr(serving, "start", start)
@@ -359,14 +359,32 @@ def test_a_start_that_is_over_without_a_default_model(state: str, hopeless: bool
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/readyz":
             return httpx.Response(200 if next(looks) > 15 else 503)
-        return httpx.Response(200, json={"data": [], "model": None, "state": state})
+        said = "The default model is not ready (no version)"
+        return httpx.Response(200, json={"data": [], "model": None, "state": state, "error": said})
 
     with httpx.Client(transport=httpx.MockTransport(handle), base_url="http://x") as asking:
         if hopeless:
-            with pytest.raises(CannotStart, match="there is no default model: the lines above say why"):
+            with pytest.raises(CannotStart, match="there is no default model: the lines above say why") as told:
                 wait_until_ready(asking, console(), lambda: True, 60)
+            assert "not ready (no version)" in str(told.value) and "DOSIRAK_DEFAULT_MODEL" in str(told.value)
         else:
             assert wait_until_ready(asking, console(), lambda: True, 60)
+        assert wait_until_ready(asking, console(), lambda: True, 60, preloads=False), "the model may come later"
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_the_first_answer_is_not_what_loads_the_model(tmp_path: Path, preload: bool) -> None:
+    paths: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.path)
+        example = {"body": {"inputs": "Rice is"}, "curl": "curl x"}
+        return httpx.Response(200, json={"model": "big:1", "device": None, "kernels": [], "example": example})
+
+    settings, to = Settings(data_dir=tmp_path, preload=preload), console()
+    with httpx.Client(transport=httpx.MockTransport(handle), base_url="http://x") as asking:
+        serving._Serving(settings, to, None)._show_ready(asking, None)
+    assert paths == (["/", "/generate_stream"] if preload else ["/"]) and "ready at http://" in text_of(to)
 
 
 FAMILY = """

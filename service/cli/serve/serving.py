@@ -174,7 +174,8 @@ class _Serving:
         """Shows the start and the first answer, and waits for the child's end."""
         seconds = self.settings.load_timeout_seconds
         try:
-            if wait_until_ready(client, self.console, lambda: child.poll() is None, seconds):
+            preloads = self.settings.preload
+            if wait_until_ready(client, self.console, lambda: child.poll() is None, seconds, preloads=preloads):
                 self._show_ready(client, screen)
             elif child.poll() is None:
                 self._warn(
@@ -197,7 +198,8 @@ class _Serving:
             )
             return
         with screen.quiet() if screen is not None else contextlib.nullcontext():
-            show_first_answer(client, shown, self.console, streams=screen is not None)
+            if self.settings.preload:  # else the answer would load the model
+                show_first_answer(client, shown, self.console, streams=screen is not None)
             links = f"ready at {url}    UI: {url}/ui/    API: {url}/docs    Ctrl-C ends it"
             self.console.print(Text(f"{links}\n\n  {shown['example']['curl']}\n"), soft_wrap=True)
             if self.then is not None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from service.cli.serve.checks import CannotStart
+from service.engine.runner.native.build import COMMAND
 
 POLL_SECONDS: Final = 0.1
 POLLS_PER_LOOK: Final = 10  # at what the start is busy with
@@ -24,7 +25,6 @@ STARTED: Final = "started"
 """What the server says when its start is over."""
 NATIVE: Final = "native kernels: "
 """What the engine says before the instruction set of its kernels."""
-BUILD: Final = "python -m service.engine.runner.native.build"
 X86: Final = ("x86_64", "amd64")
 DEMO: Final = "demo:"
 DEMO_CHAT: Final = (
@@ -38,10 +38,12 @@ SECONDS: Final = 300.0
 """The longest wait for a token, on a slow machine."""
 
 
-def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[], bool], seconds: float) -> bool:
+def wait_until_ready(
+    client: httpx.Client, console: Console, alive: Callable[[], bool], seconds: float, *, preloads: bool = True
+) -> bool:
     """Shows the work of the start until the default model is ready. Returns False when the server ended, or after
     `seconds`. A model that cannot be loaded is told once for each reason: the server goes on trying. Raises CannotStart
-    where the start is over and there is no default model."""
+    where the start is over and there is no default model; a server that does not preload can get the model later."""
     deadline = time.monotonic() + seconds
     shown_reasons: set[str] = set()
     polls = count()
@@ -54,7 +56,8 @@ def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[],
                     deployed = _deployments(client)
                     status.update(_phase(deployed))
                     _tell_failures(deployed, shown_reasons, console)
-                    _require_model(client)
+                    if preloads:
+                        _require_model(client)
             except httpx.HTTPError:
                 pass  # not listening yet
             time.sleep(POLL_SECONDS)
@@ -81,7 +84,11 @@ def _tell_failures(deployed: list[dict[str, Any]], shown_reasons: set[str], cons
 def _require_model(client: httpx.Client) -> None:
     shown = client.get("/").raise_for_status().json()
     if shown["model"] is None and shown["state"] == STARTED:
-        raise CannotStart("there is no default model: the lines above say why; mend that and start again")
+        said = why_not_ready(client)
+        raise CannotStart(
+            f"there is no default model: the lines above say why{said and f', and the server: {said}'}. Mend that, or "
+            "name a model of the repository in DOSIRAK_DEFAULT_MODEL, and start again"
+        )
 
 
 def why_not_ready(client: httpx.Client) -> str:
@@ -102,12 +109,12 @@ def slow_kernels(shown: Mapping[str, Any], machine: str) -> str | None:
     if not native:
         return (
             "there are no native kernels, so torch operations serve, several times slower: install a C++ compiler "
-            f"(g++) where there is none, run `{BUILD}`, and start again"
+            f"(g++) where there is none, run `{COMMAND}`, and start again"
         )
     if native[0] == f"{NATIVE}portable" and machine.lower() in X86:
         return (
             "only the portable kernels run here, several times slower: this processor has no AVX2, or the kernels for "
-            f"it were not built (`{BUILD}` builds them)"
+            f"it were not built (`{COMMAND}` builds them)"
         )
     return None
 

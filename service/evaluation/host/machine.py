@@ -18,7 +18,7 @@ import msgspec
 
 from models import __version__
 from service import host
-from service.engine.runner.native.build import FEATURES, library_path, preferred
+from service.engine.runner.native.build import COMMAND, FEATURES, library_path, preferred
 from service.settings import Settings, thread_environment
 
 PROC: Final = Path("/proc")
@@ -133,7 +133,7 @@ def kernels(flags: frozenset[str], vendor: str) -> tuple[Kernel, ...]:
         elif chosen:
             why = f"{chosen} is faster"
         else:
-            why = "" if library_path(level).exists() else "not built: run python -m service.engine.runner.native.build"
+            why = "" if library_path(level).exists() else f"not built: run {COMMAND}"
         listed.append(Kernel(level, not why, why))
     return tuple(listed)
 

@@ -86,10 +86,8 @@ def _quantize(
 ) -> dict[str, Any]:
     from models.weights.quantize import quantize
 
-    parent = repository.resolve(model)
-    with repository.lease(parent):
-        reached = _before(evaluate, progress)
-        manifest = quantize(repository, parent, precision, None, author, reached, calibration, group_size)
+    parent, reached = repository.resolve(model), _before(evaluate, progress)
+    manifest = quantize(repository, parent, precision, None, author, reached, calibration, group_size)
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 

@@ -20,6 +20,7 @@ from service.deployments.needs import ENGINE_BYTES, loaded_bytes
 from service.engine.client.client import EngineClient
 from service.engine.client.engine import Engine
 from service.engine.client.replicas import Replicas
+from service.engine.client.supervisor import PackedWeights, nowhere
 from service.errors import DosirakError
 from service.evaluation.tuning.driving import Broken
 from service.evaluation.tuning.field import Candidate
@@ -36,12 +37,12 @@ def engine_of(settings: Settings, repository: Repository, candidate: Candidate, 
     applied = candidate.applied(settings)
     options = EngineOptions(candidate.replicas, devices=for_replicas(settings.device_list, candidate.replicas, ()))
 
-    def replica(number: int, packed_weights: str) -> EngineClient:
-        config = engine_config(applied, repository, manifest, 0, options.of_replica(number), packed_weights)
-        return EngineClient(config, env=engine_environment())
+    def replica(number: int, packed_weights: PackedWeights = nowhere) -> EngineClient:
+        config = engine_config(applied, repository, manifest, 0, options.of_replica(number))
+        return EngineClient(config, env=engine_environment(), packed_weights=packed_weights)
 
     if candidate.replicas == 1:
-        return replica(0, "")
+        return replica(0)
     return Replicas(replica, candidate.replicas, candidate.max_num_seqs)
 
 

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import hashlib
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+COMMAND = f"python {shlex.quote(str(Path(__file__).absolute()))}"
+"""What builds the libraries of this very code, in any directory: a bento and a wheel have code of their own."""
 SOURCES = Path(__file__).parent / "src"
 BUILT = Path(__file__).parent / "built"
 UNDER_WAY = ".under-way"

@@ -22,7 +22,7 @@ from service import host
 from service.engine.protocol.profiling import NamedPart
 from service.engine.runner.memory import lazy_zeros
 from service.engine.runner.native.arena import Arena
-from service.engine.runner.native.build import LEVELS, await_build, library_path, preferred
+from service.engine.runner.native.build import COMMAND, LEVELS, await_build, library_path, preferred
 from service.engine.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
@@ -395,7 +395,7 @@ def load() -> Library | str:
     """Returns the fastest built library for this processor, or the reason why there is none. It loads torch's OpenMP
     first, so that both share one team of threads."""
     if not _any_built():
-        return "not built, run python -m service.engine.runner.native.build"
+        return f"not built, run {COMMAND}"
     reasons = []
     for level in preferred(host.processor_vendor()):
         opened = open_library(level)
