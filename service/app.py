@@ -50,6 +50,7 @@ from service.engine.client.client import Engine, EngineClient
 from service.engine.client.poison import PoisonRegister
 from service.engine.client.process import WORKER, Started
 from service.engine.client.replicas import Replicas
+from service.engine.client.supervisor import PackedWeights, nowhere
 from service.engine.kinds.kinds import vllm_python
 from service.evaluation.jobs.idle_reports import IdleReports
 from service.evaluation.jobs.job import Job
@@ -143,10 +144,8 @@ def _engines(settings: Settings, store: Repository, metrics: Metrics, first: Sta
         recorder.begin_engine()
         poison = PoisonRegister()
 
-        def replica(number: int, packed_weights: str) -> EngineClient:
-            config = engine_config(
-                settings, store, manifest, promised_bytes, options.of_replica(number), packed_weights
-            )
+        def replica(number: int, packed_weights: PackedWeights = nowhere) -> EngineClient:
+            config = engine_config(settings, store, manifest, promised_bytes, options.of_replica(number))
             worker = worker_of(settings, options.kind, config.threads)
             waiting = started.pop() if started and worker.module == WORKER else None
             return EngineClient(
@@ -158,10 +157,11 @@ def _engines(settings: Settings, store: Repository, metrics: Metrics, first: Sta
                 on_ready=partial(recorder.on_ready, replica=number),
                 started=waiting,
                 poison=poison,
+                packed_weights=packed_weights,
             )
 
         if options.replicas == 1:
-            return replica(0, "")
+            return replica(0)
         return Replicas(replica, options.replicas, settings.max_num_seqs, recorder.on_queue)
 
     return engine

@@ -38,6 +38,8 @@ class Fake:
     """As `hang_on_token`, in native code that keeps the interpreter's lock."""
     read_adapters_after: str = ""
     """A path: adapters are read as soon as there is no such file."""
+    fail_adapters_while: str = ""
+    """A path: adapters cannot be read as long as there is a file."""
 
 
 class SlowRunner(FakeRunner):
@@ -63,6 +65,8 @@ class SlowRunner(FakeRunner):
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
         while self._fake.read_adapters_after and Path(self._fake.read_adapters_after).exists():
             time.sleep(0.005)
+        if self._fake.fail_adapters_while and Path(self._fake.fail_adapters_while).exists():
+            raise OSError("Input/output error")
         return super().read_adapter(name, directory)
 
 

@@ -31,11 +31,9 @@ def engine_config(
     manifest: Manifest,
     promised_bytes: int = 0,
     options: EngineOptions = DEFAULT_OPTIONS,
-    packed_weights: str = "",
 ) -> EngineConfig:
     """Returns the configuration of an engine process for `manifest`, beside engines that may still take
-    `promised_bytes`; `options` are those of one replica. Of several replicas the first packs the weights, and the
-    others get the location in `packed_weights`."""
+    `promised_bytes`; `options` are those of one replica. Several replicas share their packed weights."""
     replicas = options.replicas
     directory = repository.path(manifest)
     start, window = decoder_start(directory), options.window(manifest)
@@ -60,7 +58,6 @@ def engine_config(
         prefer=settings.prefer,
         prefix_caching=settings.prefix_caching,
         share_weights=replicas > 1,
-        packed_weights=packed_weights,
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         peaks=str(settings.data_dir / PEAKS),
         findings=str(repository.engine_file(manifest, "record")),

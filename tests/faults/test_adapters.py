@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -151,6 +151,37 @@ async def test_a_restart_brings_what_is_used_now() -> None:
         assert client.restarts == 1
 
 
+async def test_an_adapter_that_a_restart_cannot_load_is_tried_again(tmp_path: Path) -> None:
+    """Requests for it are told why meanwhile; those for the base go on."""
+    fails = tmp_path / "fails"
+    async with engine(QUICK, step_seconds=0.005, fail_adapters_while=str(fails)) as client, asyncio.timeout(60):
+        await client.load_adapter("one", "anywhere")
+        running = client.generate(make_request("running", adapter="one", max_tokens=500))
+        await anext(running)
+        fails.touch()
+        kill(client)
+        with pytest.raises(Unavailable, match="Input/output error"):
+            await rest_of(running)
+        await check(client, requests(1))
+        with pytest.raises(Unavailable, match="Input/output error"):
+            await answer(client, make_request("refused", adapter="one"))
+        with pytest.raises(EngineFailed, match="Input/output error"):
+            await client.load_adapter("one", "anywhere")
+        fails.unlink()
+        while client.lacks("one"):
+            await asyncio.sleep(0.01)
+        await check(client, requests(2))
+        fails.touch()
+        kill(client)
+        await check(client, requests(1))
+        fails.unlink()
+        kill(client)
+        while client.state == "ready":
+            await asyncio.sleep(0.01)
+        await check(client, requests(2))  # they wait for the new process, which is told of it too
+        assert client.restarts == 3
+
+
 async def test_who_waits_for_an_adapter_is_told_of_the_engine_s_end() -> None:
     async with configured({}, load_seconds=0.3) as client:
         kill(client)
@@ -172,7 +203,7 @@ async def test_who_waits_for_an_adapter_is_told_of_the_engine_s_end() -> None:
 
 
 async def test_replicas_adapt_all() -> None:
-    def make(number: int, packed: str) -> EngineClient:
+    def make(number: int, packed: Callable[[], str]) -> EngineClient:
         return EngineClient(
             CONFIG, module="tests.fake_worker", env=environment(step_seconds=0.003), restart_policy=QUICK
         )

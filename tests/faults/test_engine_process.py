@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from service.engine.client.client import EngineClient, EngineFailed, EngineState
-from service.engine.client.process import Started
+from service.engine.client.process import EngineProcess, Started
 from service.engine.client.restart_policy import DEFAULT_POLICY, RestartPolicy
 from service.engine.protocol.frames import FrameReader, decode_from_engine, encode
 from service.engine.protocol.messages import (
@@ -432,6 +432,33 @@ async def test_a_process_that_was_started_before_is_the_first_to_serve_and_not_t
     assert tokens_of([first, *rest]) == expected_tokens(request)
     assert client.restarts == 1 and client.pid != started.process.pid
     await client.stop()
+
+
+async def test_each_process_is_told_where_the_weights_are_packed_when_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A place that was known at the first start is gone with the process that had it."""
+    places, told = iter(("", "/proc/7/fd/3")), []
+    load = EngineProcess.load
+
+    async def recorded(
+        started: Started, config: EngineConfig, on_message: Callable[[FromEngine], None]
+    ) -> EngineProcess:
+        told.append(config.packed_weights)
+        return await load(started, config, on_message)
+
+    monkeypatch.setattr(EngineProcess, "load", recorded)
+    module = "tests.fake_worker"
+    client = EngineClient(
+        CONFIG, module=module, env=environment(), restart_policy=QUICK, packed_weights=lambda: next(places)
+    )
+    await client.start()
+    try:
+        kill(client)
+        assert (await answer(client, make_request("a")))[-1].finish_reason is FinishReason.LENGTH
+        assert told == ["", "/proc/7/fd/3"]
+    finally:
+        await client.stop()
 
 
 async def test_a_process_that_is_never_wanted_ends() -> None:

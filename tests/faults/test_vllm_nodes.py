@@ -28,7 +28,7 @@ from service.deployments.engine_options import EngineOptions
 from service.engine.client.client import EngineClient, EngineFailed
 from service.engine.kinds.kinds import kind_of
 from service.engine.protocol.messages import Request, SamplingParams, StepOutput
-from service.engine.vllm.lines import Join, Order, Prepared, Refused
+from service.engine.vllm.lines import Join, Order, Phase, Prepared, Refused
 from service.settings import Settings
 from tests.fake_vllm import expected, interpreter
 from tests.fakes import tokens_of
@@ -211,6 +211,9 @@ async def test_what_is_no_node_changes_nothing(tmp_path: Path) -> None:
         await until(lambda: _listens(port))
         assert await asyncio.to_thread(told, port, b"GET / HTTP/1.1") == []
         assert await asyncio.to_thread(told, port, msgspec.json.encode(Prepared())) == []
+        in_one_read = msgspec.json.encode(Join(7, "0.32.0", __version__)) + b"\n" + msgspec.json.encode(Phase("behind"))
+        [line] = await asyncio.to_thread(told, port, in_one_read)
+        assert "there is no rank 7" in msgspec.json.decode(line, type=Refused).cause
         outside = await asyncio.to_thread(refused, port, join, "127.0.0.2")
         assert "127.0.0.2 does not lie in DOSIRAK_TRUSTED_NETWORK=127.0.0.1/32" in outside
         assert "the head has vLLM 0.32.0" in await asyncio.to_thread(refused, port, other)

@@ -87,6 +87,7 @@ async def test_from_start_to_stop(tmp_path: Path) -> None:
     assert len(outputs[0].prompt_logprobs) == 1
     assert [each.tokens for each in client.recent_steps] == [3, *[1] * 7]
     assert client.stats.steps_total == 8 and client.stats.cost
+    assert client.stats.seats > 0 and client.stats.seat_seconds > 0, "an answer has ended"
     await client.stop(grace=5)
     assert client.state == "stopped"
 

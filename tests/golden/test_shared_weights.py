@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from models.imports.importing import import_source
 from models.repository.repository import Repository
 from models.weights.loading import load_model
 from models.weights.quantize import quantize
-from service.engine.client.client import EngineClient
+from service.engine.client.client import Engine, EngineClient
 from service.engine.client.replicas import Replicas
+from service.engine.client.supervisor import PackedWeights
 from service.engine.protocol.messages import EngineConfig
 from service.engine.runner.loading import building
 from service.engine.runner.loading.building import build_runner
@@ -24,6 +27,7 @@ from service.engine.runner.native.library import library
 from service.settings import engine_environment
 from tests.fakes import make_request, tokens_of
 from tests.golden.conftest import Load
+from tests.waiting import until
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 pytestmark = pytest.mark.skipif(library() is None, reason="needs the native kernels")
@@ -119,18 +123,30 @@ def test_weights_of_another_model_are_not_taken(config: EngineConfig) -> None:
     assert info.packed_weights == "", "packed by itself"
 
 
-async def test_replicas_answer_alike_and_survive_the_first_ones_death(config: EngineConfig) -> None:
-    paths: list[str] = []
+def mapped(replica: Engine) -> set[str]:
+    """The inodes of the packed weights that a replica has."""
+    maps = Path(f"/proc/{replica.pid}/maps").read_text().splitlines()
+    return {line.split()[4] for line in maps if "dosirak-weights" in line}
 
-    def make(number: int, packed: str) -> EngineClient:
-        paths.append(packed)
-        sharing = msgspec.structs.replace(config, share_weights=True, packed_weights=packed)
-        return EngineClient(sharing, env=engine_environment())
+
+async def test_replicas_answer_alike_and_survive_the_first_ones_death(config: EngineConfig) -> None:
+    """With one copy of the weights, in whatever order they die."""
+
+    def make(number: int, packed: PackedWeights) -> EngineClient:
+        sharing = msgspec.structs.replace(config, share_weights=True)
+        return EngineClient(sharing, env=engine_environment(), packed_weights=packed)
 
     engine = Replicas(make, 2, 4)
     await engine.start()
     try:
-        assert paths[0] == "" and paths[1].startswith(f"/proc/{engine.pid}/fd/")
+        memory = mapped(engine.replicas[0])
+        assert len(memory) == 1
+        for dying, staying in ((0, 1), (1, 0)):
+            assert mapped(engine.replicas[dying]) == mapped(engine.replicas[staying]) == memory
+            os.kill(engine.replicas[dying].pid or 0, signal.SIGKILL)
+            dead = engine.replicas[dying]
+            await until(lambda dead=dead: dead.restarts == 1)  # type: ignore[misc]
+        assert mapped(engine.replicas[1]) == memory
         request = make_request("a", list(range(20, 60)), max_tokens=20)
         first, second = [tokens_of([output async for output in each.generate(request)]) for each in engine.replicas]
         assert first == second and len(first) == 20

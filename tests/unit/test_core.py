@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from service.engine.kv_cache.block_manager import BlockManager
+from service.engine.kv_cache.offload import Offload
+from service.engine.process.core import EngineCore
 from service.engine.protocol.messages import MAX_STEPS, FinishReason, Pooling, StepRecord
-from service.engine.scheduling.cost import StepWork
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.cost import CostLine, StepWork
+from service.engine.scheduling.draft_model import DraftOrder
+from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequences.batch import Batch, SampledToken
 from service.engine.sequences.sequence import Sequence
@@ -221,6 +227,50 @@ def test_steps_are_told_once_with_the_prediction_made_before_each() -> None:
     run_all(core)
     assert len(core.take_steps()) == MAX_STEPS, "the newest"
     assert core.stats.prefill_tokens_total == 10 + len(make_request("b").token_ids)
+
+
+class SlowDrafts:
+    """A draft model that is always right, and takes 8 ms."""
+
+    max_num_tokens = 1000
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.cost = CostLine()
+        self.num_steps = 0
+        self._clock = clock
+        for tokens in (1, 2, 4, 8) * 8:
+            self.cost.observe(StepWork(tokens, tokens), 0.001)
+
+    def num_unread(self, sequence: Sequence) -> int:
+        return 1
+
+    def draft(self, orders: Seq[DraftOrder]) -> tuple[list[tuple[int, ...]], float]:
+        self.num_steps += 1
+        self._clock.advance(0.008)
+        known = [(order.sequence, order.sequence.num_output_tokens, order.count) for order in orders]
+        return [tuple(expected_tokens(each.request)[at : at + count]) for each, at, count in known], 0.008
+
+
+def test_the_cost_line_learns_neither_copies_nor_drafts() -> None:
+    """Each is taken off once, also in a step that has both. A step takes 10 ms and 0.2 ms a token."""
+    clock = FakeClock()
+    model, runner, observed = SlowDrafts(clock), FakeRunner(4, num_disk_blocks=64), []
+    runner.took = lambda tokens, copies: clock.advance(0.01 + 0.0002 * tokens if tokens else 0.0005 * copies)
+
+    class Recorded(BatchingPolicy):
+        def observe(self, work: StepWork, seconds: float) -> None:
+            observed.append((work.tokens, seconds))
+            super().observe(work, seconds)
+
+    policy = Recorded(64, 8, 0.5)
+    pool = BlockManager(40, 4, offload=Offload(64), worth=lambda index: policy.block_seconds(index, 4))
+    core = EngineCore(runner, Scheduler(pool, policy, 4, 1024, speculation=True, draft_model=model), clock)
+    for number in range(12):
+        prompt = [(number * 7 + place * place) % 90 for place in range(12)]
+        core.add(make_request(str(number), prompt, max_tokens=60, arrival=clock.now))
+        run_all(core)
+    assert model.num_steps > 50 and pool.offload.copy_seconds > 0
+    assert [seconds for _, seconds in observed] == pytest.approx([0.01 + 0.0002 * tokens for tokens, _ in observed])
 
 
 def test_an_idle_core_does_nothing() -> None:

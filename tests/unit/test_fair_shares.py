@@ -183,6 +183,21 @@ def test_who_has_gained_a_priority_keeps_it_while_it_runs() -> None:
     core.scheduler.check_integrity()
 
 
+def test_who_passes_a_higher_priority_does_not_take_it_over() -> None:
+    """The place of an owner who has none running is no priority: those of a higher one are not preempted for it."""
+    core = make_core(clock=(clock := FakeClock()), num_blocks=200, max_num_seqs=4, max_num_batched_tokens=64)
+    for number in range(4):
+        core.add(make_request(f"a{number}", [number] * 5, max_tokens=60, owner="a"))
+    core.step()
+    clock.advance(0.1)
+    core.add(make_request("urgent", [9] * 5, max_tokens=60, priority=9, owner="a", arrival=clock.now))
+    core.add(make_request("other", [8] * 5, max_tokens=60, owner="b", arrival=clock.now))
+    core.step()
+    ranked = [(each.request.id, each.priority) for each in core.scheduler.running]
+    assert len(ranked) == 4 and ranked[-1] == ("other", 0)
+    core.scheduler.check_integrity()
+
+
 @pytest.mark.parametrize("owners", [1, 3])
 def test_nothing_is_kept_of_owners_who_left(owners: int) -> None:
     core = core_of(**{f"owner{number}": 5 for number in range(owners)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -15,7 +16,9 @@ from service.engine.scheduling.batching import BatchingPolicy, ModelOffer
 from service.engine.scheduling.cost import CostLine, StepWork
 from service.engine.scheduling.draft_model import DraftOrder
 from service.engine.scheduling.scheduler import Scheduler
+from service.engine.scheduling.speculation import Speculation
 from service.engine.sequences.batch import SampledToken
+from service.engine.sequences.constraint import MOST_CERTAIN, Constraint
 from service.engine.sequences.sequence import Sequence
 from tests.fakes import make_request
 from tests.unit.test_batching import taught
@@ -175,6 +178,40 @@ def test_drafts_take_no_reserved_block() -> None:
     """7 + 1 tokens fill two blocks; the third one is reserved for the running sequence."""
     model = Told()
     assert drafts(drafting(model, num_blocks=3), FRESH, max_tokens=4) == () and not model.orders
+
+
+class Certain(Constraint):
+    """A grammar that leaves one way only, however far it is asked for."""
+
+    def __init__(self) -> None: ...
+
+    is_complete = is_broken = False
+
+    def follow(self, output: SequenceOf[int]) -> None: ...
+
+    def certain(self, most: int = MOST_CERTAIN) -> tuple[int, ...]:
+        return tuple(range(100, 100 + most))
+
+
+class Ngrams(Speculation):
+    def proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+        return ((each, tuple(range(41, 48))) for each in decodes)
+
+
+@pytest.mark.parametrize("by_model", [True, False])
+def test_drafts_take_the_rows_that_certain_tokens_leave(by_model: bool) -> None:
+    policy = policy_of(TARGET)
+    policy.max_num_batched_tokens = 2 + MOST_CERTAIN + 1
+    scheduler = Scheduler(
+        BlockManager(64, 4), policy, 2, 1024, speculation=True, draft_model=Told() if by_model else None
+    )
+    if not by_model:
+        scheduler.speculation.__class__ = Ngrams
+    scheduler.add(make_request("certain", FRESH, max_tokens=50), Certain())
+    scheduler.add(make_request("drafted", FRESH[::-1], max_tokens=50, arrival=1))
+    scheduler.update(scheduler.schedule(0), [SampledToken(40)] * 2, 0)
+    behind = {item.sequence.request.id: len(item.draft_token_ids) for item in scheduler.schedule(0).scheduled}
+    assert behind["certain"] == MOST_CERTAIN and behind["drafted"] <= 1
 
 
 def test_a_model_that_is_always_wrong_is_asked_less_and_less() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from service.engine.client import replicas
-from service.engine.client.client import Engine, EngineState
+from service.engine.client.client import EngineState
 from service.engine.client.engine import EngineFailed
 from service.engine.client.replicas import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, SILENT_SECONDS, PrefixRouter, Replicas
 from service.engine.protocol.messages import EngineStats, FinishReason, Request, SamplingParams, StepOutput
@@ -23,9 +24,11 @@ from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_o
 class Replica(InProcessEngine):
     """Starts its answers when it is let."""
 
-    def __init__(self, number: int, packed: str, failing: bool = False) -> None:
+    def __init__(self, number: int, packed: Callable[[], str], failing: bool = False) -> None:
         super().__init__()
         self.number, self.packed, self.failing = number, packed, failing
+        self.lacking = "nothing"
+        self.told: EngineStats | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked: list[str] = []
@@ -34,6 +37,15 @@ class Replica(InProcessEngine):
         if self.failing:
             raise EngineFailed("no memory")
         await super().start(on_loading)
+        assert self.info is not None
+        self.info = msgspec.structs.replace(self.info, packed_weights=f"of {self.number}")
+
+    @property
+    def stats(self) -> EngineStats:
+        return self.told or super().stats
+
+    def lacks(self, adapter: str) -> str:
+        return "no such file" if adapter == self.lacking and self.state is EngineState.READY else ""
 
     async def generate(self, request: Request):  # type: ignore[no-untyped-def]
         self.asked.append(request.id)
@@ -48,7 +60,7 @@ class World:
         self.failing = failing
         self.engine = Replicas(self.make, count, most_at_once, **options)
 
-    def make(self, number: int, packed: str) -> Engine:
+    def make(self, number: int, packed: Callable[[], str]) -> Replica:
         self.made.append(Replica(number, packed, number == self.failing))
         return self.made[-1]
 
@@ -186,6 +198,79 @@ async def test_a_conversation_goes_where_it_is_known_unless_that_is_much_busier(
     await asyncio.gather(*others, *more)
 
 
+async def test_a_replica_maps_the_weights_of_any_that_is_ready() -> None:
+    """A place dies with its process, and one that maps the weights has a place for them too."""
+    world = World(3)
+    await world.engine.start()
+    first, second, third = world.made
+    assert {each.packed() for each in world.made} == {"of 0"}
+    first.state = EngineState.RESTARTING
+    assert first.packed() == "of 1"
+    first.state, second.state = EngineState.READY, EngineState.RESTARTING
+    assert second.packed() == "of 0"
+    first.state = third.state = EngineState.RESTARTING
+    assert first.packed() == "", "nobody has them: it packs them"
+
+
+async def test_nothing_has_the_weights_while_the_first_replica_loads() -> None:
+    world = World(2)
+    assert world.made[0].packed() == ""
+
+
+FULL = EngineStats(seats=4, running=4, seat_seconds=2.0, backlog_seconds=3.0, cost=(0.01,) * 4, steps_total=9)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+async def test_forecasts_are_those_of_the_replicas_that_are_ready(dead: int) -> None:
+    """Half of the replicas frees seats half as often. A process that has just started forecasts nothing."""
+    world = World(2, most_at_once=4)
+    await world.engine.start()
+    world.hold()
+    tasks = asking(world, *(make_request(str(at), [at] * 20) for at in range(38)))
+    await asyncio.sleep(0.05)
+    for replica in world.made:
+        replica.told = FULL
+
+    def forecasts() -> tuple[int, float, float, tuple[float, ...]]:
+        stats = world.engine.stats
+        return stats.seats, stats.seat_seconds, stats.backlog_seconds, stats.cost
+
+    assert forecasts() == (8, 1.0, 30.0, FULL.cost), "30 wait in the queue"
+    world.made[dead].told, world.made[dead].state = EngineStats(), EngineState.RESTARTING
+    assert forecasts() == (4, 2.0, 60.0, FULL.cost)
+    world.made[dead].state = EngineState.READY
+    assert forecasts() == (4, 1.0, 30.0, FULL.cost), "it takes requests again"
+    for task in tasks:
+        task.cancel()
+
+
+async def test_totals_are_sums() -> None:
+    world = World(2)
+    await world.engine.start()
+    totals: dict[str, Any] = {each.name: 3 for each in fields(EngineStats) if each.name.endswith("_total")}
+    for replica in world.made:
+        replica.told = EngineStats(**totals)
+    stats = world.engine.stats
+    assert {name: getattr(stats, name) for name in totals} == dict.fromkeys(totals, 6)
+
+
+async def test_one_that_lacks_an_adapter_gets_requests_for_it_only_where_all_do() -> None:
+    world = World(2, most_at_once=8)
+    await world.engine.start()
+    for replica in world.made:
+        await replica.load_adapter("one", "anywhere")
+    first, second = world.made
+    first.lacking = "one"
+    for at in range(4):
+        await answer(world.engine, make_request(f"adapted {at}", [at], max_tokens=2, adapter="one"))
+        await answer(world.engine, make_request(f"base {at}", [50 + at], max_tokens=2))
+    assert not any("adapted" in name for name in first.asked) and any("base" in name for name in first.asked)
+    second.state = EngineState.FAILED
+    async with asyncio.timeout(20):
+        await answer(world.engine, make_request("all lack it", [9], max_tokens=2, adapter="one"))
+    assert first.asked[-1] == "all lack it", "one that is gone for good is none that has it"
+
+
 async def test_one_that_cannot_start_ends_all() -> None:
     world = World(3, failing=2)
     with pytest.raises(EngineFailed, match="no memory"):
@@ -248,7 +333,7 @@ async def test_a_replica_that_is_started_again_gets_requests_only_where_no_other
     assert second.asked == ["a", "b", "c"]
     second.state = EngineState.RESTARTING
     waits = asyncio.create_task(world.engine._free_seat(make_request("d")))
-    assert (await waits).engine in world.made, "both will be"
+    assert (await waits).engine in (first, second), "both will be"
 
 
 async def test_a_replica_that_becomes_ready_serves_who_waits_in_order() -> None:

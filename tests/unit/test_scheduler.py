@@ -8,11 +8,11 @@ import pytest
 
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.protocol.messages import FinishReason, StepOutput, TokenLogprobs
-from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.cost import StepWork
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import Batch, SampledToken, Scheduled
-from service.engine.sequences.sequence import SequenceStatus
+from service.engine.sequences.sequence import Sequence, SequenceStatus
 from tests.fakes import make_request, make_scheduler
 
 
@@ -341,6 +341,30 @@ def test_a_deadline_out_of_reach_ends_at_once_and_one_within_reach_does_not() ->
     assert names(outputs)[0] == ("hopeless", FinishReason.DEADLINE)
     assert ("fine", 60) in plan
     assert scheduler.num_hopeless == 1
+
+
+@pytest.mark.parametrize("owners", [1, 5])
+def test_a_crowd_of_newcomers_in_time_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, owners: int) -> None:
+    """Each look costs as much as the queue is long. Who is in reach behind all of the queue needs none of its own."""
+    scheduler = make_scheduler(num_blocks=64)
+    teach(scheduler)
+    looks: list[str] = []
+    ahead_of = scheduler._ahead_of
+
+    def counted(sequence: Sequence) -> Backlog:
+        looks.append(sequence.request.id)
+        return ahead_of(sequence)
+
+    monkeypatch.setattr(scheduler, "_ahead_of", counted)
+    for number in range(200):
+        request = make_request(str(number), range(8), deadline=1e6, arrival=number, owner=str(number % owners))
+        scheduler.add(request)
+    step(scheduler)
+    assert not looks
+    scheduler.add(make_request("hurried", range(60), deadline=0.05, arrival=900))
+    scheduler.add(make_request("line", range(8), deadline=1e6, arrival=901, priority=-2))
+    _, outputs = step(scheduler)
+    assert looks == ["hurried", "line"] and ("hurried", FinishReason.DEADLINE) in names(outputs)
 
 
 def test_a_prompt_that_waited_too_long_for_its_first_token_is_not_computed() -> None:

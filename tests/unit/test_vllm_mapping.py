@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from models.checkpoint.safetensors_file import read_header
 from models.manifest import Manifest, ModelReference, precision_of
 from service.engine.kinds import environment
 from service.engine.kinds.kinds import EngineKind, kind_of, require_servable, require_vllm
-from service.engine.protocol.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
+from service.engine.protocol.messages import AGEING_SECONDS, EngineConfig, Request, SamplingParams, TokenLogprobs
 from service.engine.vllm import mapping
 from service.engine.vllm.releases import refusal
 from service.engine.vllm.tally import StepFacts, Tally
@@ -82,9 +82,20 @@ def test_salts_are_texts_that_vllm_takes() -> None:
     assert len(mapping.prompt(owned)["cache_salt"]) == 64 and mapping.prompt(owned)["cache_salt"].isalnum()
 
 
+def ranked(priority: int, arrival: float) -> int:
+    return mapping.priority(Request("a", (1,), SamplingParams(max_tokens=1), priority=priority, arrival=arrival))
+
+
 def test_priorities_turn_round() -> None:
-    ours = [Request("a", (1,), SamplingParams(max_tokens=1), priority=each) for each in (9, 0, -1)]
-    assert [mapping.priority(each) for each in ours] == [0, 9, 10]
+    assert ranked(9, 5.0) < ranked(1, 5.0) < ranked(0, 5.0) < ranked(0, 5.001)
+
+
+def test_a_request_that_waits_gains_priorities_in_vllm_as_in_our_own_engine() -> None:
+    """One for each AGEING_SECONDS, although vLLM takes the priority once."""
+    low = ranked(0, 1000.0)
+    assert ranked(9, 1000 + 9 * AGEING_SECONDS - 0.001) < low < ranked(9, 1000 + 9 * AGEING_SECONDS + 0.001)
+    assert ranked(1, 1000 + AGEING_SECONDS) == low
+    assert ranked(0, 1e9) < ranked(-1, 0.0) < ranked(-2, 0.0) == ranked(-2, 50.0), "background work gains nothing"
 
 
 def test_logprobs_are_sorted_with_ties_by_id() -> None:
@@ -172,7 +183,7 @@ def test_peft_patterns_keep_different_scales() -> None:
 
 
 def test_the_cost_line_learns_from_vllms_steps() -> None:
-    tally = Tally(100, 2048)
+    tally = Tally(100, 2048, 8)
     for number in range(40):
         prefill = 64 if number % 4 == 0 else 0
         facts = StepFacts(prefill_tokens=prefill, prefill_sequences=prefill // 64, decode_tokens=2, decode_sequences=2)
@@ -187,6 +198,32 @@ def test_the_cost_line_learns_from_vllms_steps() -> None:
     tally.rest()
     rested = tally.stats([])
     assert (rested.running, rested.step_tokens, rested.step_sequences) == (0, 2, 2), "metrics observe the last step"
+
+
+@dataclass
+class Taken:
+    num_steps: int = 0
+    own_seconds: float = 0.0
+
+
+def test_a_full_batch_says_how_soon_a_seat_is_free() -> None:
+    """Four answers at once, of ten steps of 20 ms and 1 ms a token: one ends every 60 ms."""
+    tally, running = Tally(100, 2048, 4), [Taken() for _ in range(4)]
+    assert (tally.stats([5] * 6).seats, tally.stats([5] * 6).seat_seconds) == (4, 0.0), "nothing has ended"
+    for number in range(60):
+        facts = StepFacts(decode_tokens=4, decode_sequences=4, running=4, waiting=6, kv_usage=0.5)
+        tally.observe(facts, 400, has_first_token=False, seconds=0.024)
+        for answer in running:
+            tally.charge(answer, 1)
+        if number % 10 == 9:
+            for answer in running:
+                tally.end(answer)
+            running = [Taken() for _ in range(4)]
+    stats = tally.stats([5] * 6, running)
+    assert stats.seats == 4 and stats.seat_seconds == pytest.approx(0.06, rel=0.2)
+    assert stats.backlog_seconds == pytest.approx(6 * stats.seat_seconds), "each of the six waits for an end"
+    tally.observe(replace(facts, kv_usage=1.0, running=2), 200, has_first_token=False, seconds=0.022)
+    assert tally.stats([5] * 6).seats == 2, "the cache is full before"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from service.engine.runner.native.build import FEATURES
+from service.engine.runner.native.build import BUILT, COMMAND, FEATURES
 from service.evaluation.host.machine import Host
 from service.evaluation.host.measured import CannotMeasure, Measured
 
@@ -91,8 +91,7 @@ def _python(host: Host) -> Check:
 def _tried(failure: CannotMeasure) -> Check:
     if not failure.ended:
         return Check("kernels", "warning", f"nothing was measured: {failure}", "run `dosirak doctor` again")
-    again = "python -m service.engine.runner.native.build"
-    way = f"delete service/engine/runner/native/built, run `{again}`, and report this"
+    way = f"delete {BUILT}, run `{COMMAND}`, and report this"
     return Check("kernels", "problem", f"the kernels could not be run: {failure}", way)
 
 
@@ -101,7 +100,7 @@ def _kernels(host: Host, around: Surroundings, measured: Measured | None) -> Che
         chosen = next((each.level for each in host.kernels if each.runs), "none, torch operations serve")
         return Check("kernels", "ok", f"not tried; by the processor's features: {chosen}")
     if not measured.kernels:
-        way = "run `python -m service.engine.runner.native.build`"
+        way = f"run `{COMMAND}`"
         way = way if around.compiler else f"install g++ or clang++, then {way}"
         return Check("kernels", "warning", f"torch operations serve, several times slower: {measured.no_kernels}", way)
     if measured.kernels == "portable" and FEATURES.get("avx2"):

@@ -20,7 +20,7 @@ from service.engine.client.process import WORKER, Started
 from service.engine.client.profiles import Profiles
 from service.engine.client.restart_policy import DEFAULT_POLICY, Death, RestartPolicy
 from service.engine.client.streams import Stream, Streams
-from service.engine.client.supervisor import Launch, Supervisor
+from service.engine.client.supervisor import Launch, PackedWeights, Supervisor, nowhere
 from service.engine.protocol import messages
 from service.engine.protocol.messages import (
     MAX_STEPS,
@@ -56,10 +56,11 @@ class EngineClient:
         on_ready: Callable[[EngineInfo], None] | None = None,
         started: Started | None = None,
         poison: PoisonRegister | None = None,
+        packed_weights: PackedWeights = nowhere,
     ) -> None:
-        """Starts nothing. `module`, `interpreter`, `env` and `started` are as in `Launch`. `on_step` is called in the
-        event loop after every Step frame, and with empty stats after a death; `on_ready` whenever a process has become
-        ready. Replicas share one `poison`."""
+        """Starts nothing. `module`, `interpreter`, `env`, `started` and `packed_weights` are as in `Launch`. `on_step`
+        is called in the event loop after every Step frame, and with empty stats after a death; `on_ready` whenever a
+        process has become ready. Replicas share one `poison`."""
         self._policy = restart_policy
         self._on_step = on_step
         self._tell_ready = on_ready
@@ -67,9 +68,10 @@ class EngineClient:
         self._steps = deque[StepRecord](maxlen=MAX_STEPS)
         self._streams = Streams()
         self._poison = poison or PoisonRegister(restart_policy)
-        self._adapters = Adapters(config.adapters)
+        self._adapters = Adapters(config.adapters, restart_policy)
         self._profiles = Profiles()
-        self._supervisor = Supervisor(Launch(config, module, env, started, interpreter), self, restart_policy)
+        launch = Launch(config, module, env, started, interpreter, packed_weights)
+        self._supervisor = Supervisor(launch, self, restart_policy)
         self._upkeep: asyncio.Task[None] | None = None
 
     @property
@@ -134,7 +136,7 @@ class EngineClient:
             self._supervisor.send(frame)
         try:
             async with asyncio.timeout(self._policy.load_seconds):
-                error = await self._adapters.failure_of(name)
+                error = self.lacks(name) or await self._adapters.failure_of(name)
         except TimeoutError:
             error = f"it was not loaded after {self._policy.load_seconds:g} s"
             self.unload_adapter(name)
@@ -146,6 +148,10 @@ class EngineClient:
         self._adapters.drop(name, "it was released")
         if self.state is EngineState.READY:
             self._supervisor.send(messages.UnloadAdapter(name))
+
+    def lacks(self, adapter: str) -> str:
+        """As Replica.lacks: a process that starts may get what the last one did not."""
+        return self._adapters.lacks(adapter) if self.state is EngineState.READY else ""
 
     async def profile(self, order: messages.Profile) -> messages.Profiled:
         """Records steps as Engine.profile does."""
@@ -178,7 +184,9 @@ class EngineClient:
                 self._steps.extend(steps)
                 self._note(stats)
             case messages.AdapterLoaded():
-                self._adapters.take(frame)
+                self._adapters.take(frame, time.monotonic())
+                if why := self.lacks(frame.name):
+                    self._streams.fail(lambda: _without(why), lambda stream: stream.request.adapter == frame.name)
             case messages.Profiled():
                 self._profiles.take(frame)
 
@@ -211,6 +219,8 @@ class EngineClient:
 
     def _open(self, request: Request) -> Stream:
         self._require_alive()
+        if why := self.lacks(request.adapter):
+            raise _without(why)
         self._poison.check(request)
         stream = self._streams.open(request)
         self._give()
@@ -243,6 +253,8 @@ class EngineClient:
             now = time.monotonic()
             if self.state is EngineState.READY:
                 self._expire(now - _LATE_SECONDS)
+                for frame in self._adapters.due(now):
+                    self._supervisor.send(frame)
             else:
                 self._expire(now)
                 self._give_up(now - self._policy.wait_seconds)
@@ -263,3 +275,11 @@ class EngineClient:
         return Unavailable(
             f"{self.why_not_ready or 'the engine is starting again'}; {waited}", retry_after=_RETRY_SECONDS
         )
+
+
+def _without(why: str) -> Unavailable:
+    return Unavailable(
+        f"the engine process was started again and could not load the adapter yet: {why}; it goes on trying: send the "
+        "request again later",
+        retry_after=_RETRY_SECONDS,
+    )

@@ -6,8 +6,8 @@
 A replica takes as many requests at once as its running set holds. So the first free replica serves a waiting request:
 of the highest priority, aged as in an engine's own queue, the one of the owner with the fewest requests in the
 replicas, then the one that came first. Background work is behind all of them.
-While a replica is started again, the ready replicas get the requests. The first replica loads the weights; the others
-map its packed weights. This module knows token ids only.
+While a replica is started again, the ready replicas get the requests. The first replica packs the weights. Each other
+one, and each that is started again, maps those of a ready replica. This module knows token ids only.
 
 The prefix router chooses by how much of a prompt each one knows, and by how busy it is. A chat's second turn goes where
 its first one went, unless that engine has many more requests than another. A fresh chat, of which only the system
@@ -21,12 +21,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Final, Generic, Protocol, TypeVar
 
 from service.engine.client.engine import ALIVE, Engine, EngineState
+from service.engine.client.supervisor import PackedWeights
 from service.engine.protocol.messages import (
     EngineInfo,
     EngineStats,
@@ -103,8 +104,18 @@ SILENT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.5
 """A queued request checks the replicas' states at this interval."""
 
-MakeReplica = Callable[[int, str], Engine]
-"""(number, place of the first replica's packed weights, "" for the first) → a replica, not yet started."""
+
+class Replica(Engine, Protocol):
+    """The engine of one process."""
+
+    def lacks(self, adapter: str) -> str:
+        """Returns why it cannot compute now with an adapter that it has had; "" if it can, or has not had it."""
+        ...
+
+
+MakeReplica = Callable[[int, PackedWeights], Replica]
+"""(number, where a ready replica has the weights packed at the time of the call, "" for nowhere) → a replica, not yet
+started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +130,7 @@ class _Waiting:
 class _Seat:
     """One replica and its number of requests."""
 
-    engine: Engine
+    engine: Replica
     in_flight: int = 0
 
 
@@ -134,7 +145,7 @@ class Replicas:
         self._on_queue = on_queue
         self._count = count
         self._most_at_once = most_at_once
-        self._seats = [_Seat(make(0, ""))]
+        self._seats = [_Seat(make(0, self._packed_weights))]
         self._queue: list[_Waiting] = []
         self._owners: Counter[str] = Counter()
         self._router = PrefixRouter[_Seat]()
@@ -151,15 +162,17 @@ class Replicas:
 
     @property
     def stats(self) -> EngineStats:
-        """Sums over the replicas, and the queue. Figures of the last step, the cost line and forecasts are the first
-        replica's; seats become free at the rate of all, and the queue waits for them."""
+        """Sums over the replicas, and the queue. Figures of the last step, the cost line and forecasts are those of the
+        first ready replica that knows how long answers take, or what a step costs: a process that has just started
+        knows neither. Seats become free at the rate of all ready replicas, and the queue waits for them."""
         each = [seat.engine.stats for seat in self._seats]
         sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
         sums["waiting"] += len(self._queue)
-        first = {known.name: getattr(each[0], known.name) for known in fields(EngineStats) if known.name not in sums}
-        seat_seconds = each[0].seat_seconds / len(each)
-        backlog_seconds = max(each[0].backlog_seconds, len(self._queue) * seat_seconds)
-        return replace(EngineStats(**first, **sums), seat_seconds=seat_seconds, backlog_seconds=backlog_seconds)
+        ready = [seat.engine.stats for seat in self._seats if seat.engine.state is EngineState.READY] or each
+        known = max(ready, key=lambda stats: (stats.seat_seconds > 0, bool(stats.cost)))
+        seat_seconds = known.seat_seconds / len(ready)
+        backlog_seconds = max(known.backlog_seconds, len(self._queue) * seat_seconds)
+        return replace(known, **sums, seat_seconds=seat_seconds, backlog_seconds=backlog_seconds)
 
     @property
     def recent_steps(self) -> Sequence[StepRecord]:
@@ -197,9 +210,7 @@ class Replicas:
         self._state = EngineState.LOADING
         try:
             await self._seats[0].engine.start(on_loading)
-            info = self._seats[0].engine.info
-            packed = info.packed_weights if info else ""
-            self._seats += [_Seat(self._make(number, packed)) for number in range(1, self._count)]
+            self._seats += [_Seat(self._make(number, self._packed_weights)) for number in range(1, self._count)]
             await asyncio.gather(*(seat.engine.start() for seat in self._seats[1:]))
         except BaseException:
             self._state = EngineState.FAILED
@@ -246,19 +257,24 @@ class Replicas:
             waiting.turn.set()
         await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
 
+    def _packed_weights(self) -> str:
+        """Returns where a ready replica has the packed weights. Who maps them has a place for them too."""
+        ready = (seat.engine.info for seat in self._seats if seat.engine.state is EngineState.READY)
+        return next((info.packed_weights for info in ready if info and info.packed_weights), "")
+
     async def _free_seat(self, request: Request) -> _Seat:
         """Waits for a seat. Raises Unavailable as soon as no replica can ever serve."""
         mine = _Waiting(request)
         self._queue.append(mine)
         self._on_queue(len(self._queue))
         try:
-            while not self._open() or self._first() is not mine:
+            while not (free := self._open(request)) or self._first() is not mine:
                 self._require_living()
                 mine.turn.clear()
                 with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
                         await mine.turn.wait()
-            return self._router.place(request, self._open())
+            return self._router.place(request, free)
         finally:
             self._queue.remove(mine)
             self._on_queue(len(self._queue))
@@ -278,11 +294,13 @@ class Replicas:
         if self.state not in ALIVE:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
 
-    def _open(self) -> list[_Seat]:
-        """Returns the ready replicas with room; one that falls silent only where all do. If no replica is ready, with
-        or without room, returns the restarting ones with room."""
-        heard = [seat for seat in self._seats if seat.engine.silent_seconds < SILENT_SECONDS]
-        living = [(seat, seat.engine.state) for seat in heard or self._seats]
+    def _open(self, request: Request) -> list[_Seat]:
+        """Returns the ready replicas with room; one that lacks the adapter, or falls silent, only where all do. If no
+        replica is ready, with or without room, returns the restarting ones with room."""
+        alive = [seat for seat in self._seats if seat.engine.state in ALIVE]
+        having = [seat for seat in alive if not seat.engine.lacks(request.adapter)] or alive
+        heard = [seat for seat in having if seat.engine.silent_seconds < SILENT_SECONDS] or having
+        living = [(seat, seat.engine.state) for seat in heard]
         best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 
@@ -323,6 +341,7 @@ _SUMMED: Final = (
     "hopeless_total",
     "draft_tokens_total",
     "accepted_tokens_total",
+    "certain_tokens_total",
     "blocks_offloaded",
     "restored_tokens_total",
     "prefill_tokens_total",

@@ -58,16 +58,26 @@ class User(Protocol):
         ...
 
 
+PackedWeights = Callable[[], str]
+"""Returns EngineConfig.packed_weights."""
+
+
+def nowhere() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Says how the process is started: `interpreter -m module` with `env` (None: this process's). `started` serves as
-    the first process."""
+    the first process. `packed_weights` is called before each load, and says where another process has the weights
+    packed now; "" is nowhere."""
 
     config: EngineConfig
     module: str = WORKER
     env: Mapping[str, str] | None = None
     started: Started | None = None
     interpreter: str = sys.executable
+    packed_weights: PackedWeights = nowhere
 
     def process(self) -> Started:
         """Starts one process. Raises OSError."""
@@ -163,6 +173,7 @@ class Supervisor:
         self._fatal = ""
         try:
             started, self._started = self._started or self._launch.process(), None
+            config = replace(config, packed_weights=self._launch.packed_weights())
             process = await EngineProcess.load(started, config, self._on_frame)
         except OSError as error:
             raise EngineFailed(f"the engine process could not be started: {error}") from error

@@ -177,16 +177,14 @@ class EngineCore:
     def step(self) -> list[StepOutput]:
         """Computes one batch and returns the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
-        batch = self.scheduler.schedule(started)
-        copied = started
+        batch, copying = self.scheduler.schedule(started), 0.0
         if batch.copies:
-            batch = self._copy(batch)
-            copied = self._clock()
+            batch, copying = self._copy(batch)
         self._in_progress = batch
         sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
         self._in_progress = None
         ended = self._clock()
-        self._observe(batch, ended - copied, ended - started)
+        self._observe(batch, copying, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
         if batch.scheduled:
             self._work.add(*self.scheduler.outputs.tally.take(), ended - started)
@@ -234,12 +232,13 @@ class EngineCore:
         self._untold.clear()
         return untold
 
-    def _copy(self, batch: Batch) -> Batch:
-        """Makes the batch's copies. Returns the rest of the batch if copies failed."""
+    def _copy(self, batch: Batch) -> tuple[Batch, float]:
+        """Makes the batch's copies. Returns the batch, or its rest if copies failed, and the seconds of the copies."""
         started = self._clock()
         failed = self._runner.copy(batch.copies)
-        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started, len(failed))
-        return self.scheduler.without(batch, failed) if failed else batch
+        seconds = self._clock() - started
+        self.scheduler.blocks.offload.observe(len(batch.copies), seconds, len(failed))
+        return self.scheduler.without(batch, failed) if failed else batch, seconds
 
     def _checked(self, sampled: SampledToken) -> SampledToken:
         """Replaces a token that the model could not read back, so that its sequence ends with ERROR."""
@@ -250,13 +249,13 @@ class EngineCore:
             return sampled
         return replace(sampled, following=tuple(map(self._checked, sampled.following)))
 
-    def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
-        """Learns from one step. `seconds` exclude the copies, which the cost line does not know; `in_all` includes
-        them. The draft model has a cost line of its own, so its seconds are taken off."""
+    def _observe(self, batch: Batch, copying: float, in_all: float) -> None:
+        """Learns from one step of `in_all` seconds. The cost line knows neither the copies, which took `copying`
+        seconds, nor the draft model, which has a cost line of its own: both are taken off."""
         drafting = self.scheduler.speculation.take_model_seconds()
         if not batch.scheduled:
             return
-        seconds = max(0.0, seconds - drafting)
+        seconds = max(0.0, in_all - copying - drafting)
         self._steps += 1
         self._last, self._last_sequences, self._last_seconds = StepWork.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from service.engine.scheduling.background import is_background
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.sequences.sequence import Sequence, SequenceStatus
 
@@ -48,12 +49,20 @@ class Deadlines:
             if sequence is not None and sequence.request.deadline == deadline:
                 yield sequence
 
-    def hopeless(self, now: float, ahead_of: Callable[[Sequence], Backlog]) -> Iterator[Sequence]:
+    def hopeless(
+        self, now: float, ahead_of: Callable[[Sequence], Backlog], of_all: Callable[[], Backlog]
+    ) -> Iterator[Sequence]:
         """Yields newcomers since the last call that would only delay others. `ahead_of` returns the backlog ahead of
-        a sequence, with its own prompt; those that were yielded before have ended."""
+        a sequence, with its own prompt; those that were yielded before have ended. `of_all` returns that of all
+        clients: what is in reach behind all of it needs no closer look, which costs as much as the queue is long."""
         newcomers, self._newcomers = self._newcomers, []
+        everything = of_all() if newcomers else Backlog()
         for sequence in newcomers:
-            if sequence.status is SequenceStatus.WAITING and self._is_out_of_reach(sequence, now, ahead_of):
+            if sequence.status is not SequenceStatus.WAITING:
+                continue
+            if not is_background(sequence) and not self._is_out_of_reach(sequence, now, lambda _: everything):
+                continue
+            if self._is_out_of_reach(sequence, now, ahead_of):
                 yield sequence
 
     def is_too_late(

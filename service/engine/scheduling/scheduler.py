@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from service.engine.kv_cache.block_manager import BlockManager, BrokenBlocks
-from service.engine.protocol.messages import FinishReason, Request, StepOutput
+from service.engine.protocol.messages import FinishReason, Request, StepOutput, aged
 from service.engine.scheduling.background import BackgroundShare, clients_wait, is_background, is_batch_line, of_clients
 from service.engine.scheduling.backlog import backlog_of, num_streams
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
@@ -312,7 +312,7 @@ class Scheduler:
         return self.running[-1] if yields else self._shares.makes_way(self.running, sequence)
 
     def _start(self, sequence: Sequence, now: float) -> None:
-        sequence.priority = self.waiting[0].priority
+        sequence.priority = min(self.waiting[0].priority, int(aged(sequence.priority, now - sequence.request.arrival)))
         self.waiting.remove(sequence)
         self._shares.seat(sequence.request.owner)
         sequence.status = SequenceStatus.RUNNING
@@ -324,8 +324,7 @@ class Scheduler:
         """Returns drafts for sequences without certain tokens, only in a step of decodes only."""
         if not self._speculation or not plan or not budget.is_whole:
             return {}
-        decodes = [sequence for sequence in plan if sequence not in certain] if certain else list(plan)
-        return self.speculation.draft(decodes, reserve=len(self.running)) if decodes else {}
+        return self.speculation.draft(plan, certain, reserve=len(self.running))
 
     def _scheduled(self, plan: dict[Sequence, int], drafts: Drafts, certain: Drafts) -> list[Scheduled]:
         """Returns the items so that rows of one adapter lie side by side in a step and share its reads."""
@@ -370,7 +369,7 @@ class Scheduler:
     def _end_late(self, now: float) -> None:
         for sequence in self._deadlines.passed(self._live, now):
             self.outputs.end(sequence, FinishReason.DEADLINE)
-        for sequence in self._deadlines.hopeless(now, self._ahead_of):
+        for sequence in self._deadlines.hopeless(now, self._ahead_of, self.backlog):
             self._give_up(sequence)
 
     def _ahead_of(self, sequence: Sequence) -> Backlog:

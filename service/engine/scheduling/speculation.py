@@ -55,16 +55,22 @@ class Speculation:
                 room -= len(tokens)
         return drafts
 
-    def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> Drafts:
-        """Returns drafts that have slots. It never preempts, and `reserve` blocks stay free."""
+    def draft(self, plan: Iterable[Sequence], certain: Drafts, reserve: int) -> Drafts:
+        """Returns drafts that have slots, for the decodes of a step without `certain` tokens. The step's rows, those of
+        `certain` included, keep to the configured maximum. It never preempts, and `reserve` blocks stay free."""
         drafts: Drafts = {}
+        decodes = [sequence for sequence in plan if sequence not in certain]
+        if not decodes:
+            return drafts
+        room = self._policy.max_num_batched_tokens - len(decodes) - sum(1 + len(each) for each in certain.values())
         for sequence, draft in self.proposals(decodes):
-            draft = _admissible(sequence, draft)
+            draft = _admissible(sequence, draft)[:room]
             draft = draft[: self._room(sequence, len(draft), reserve)]
             if draft:
                 drafts[sequence] = draft
+                room -= len(draft)
         if self._model is not None:
-            drafts |= self._model_drafts(self._model, decodes, drafts, reserve)
+            drafts |= self._model_drafts(self._model, decodes, drafts, room, reserve)
         self.num_draft_tokens += sum(map(len, drafts.values()))
         return drafts
 
@@ -111,8 +117,10 @@ class Speculation:
             return 0.0
         return _acceptance(sequence, self._acceptance).probability
 
-    def _model_drafts(self, model: DraftModel, decodes: SequenceOf[Sequence], others: Drafts, reserve: int) -> Drafts:
-        """Returns drafts of the model for sequences that have none."""
+    def _model_drafts(
+        self, model: DraftModel, decodes: SequenceOf[Sequence], others: Drafts, room: int, reserve: int
+    ) -> Drafts:
+        """Returns drafts of the model, at most `room` in all, for sequences that have none."""
         work = _work(decodes)
         if not self._policy.pays(work):
             return {}
@@ -120,7 +128,7 @@ class Speculation:
             _acceptance(sequence, self._acceptance).judge(sequence.token_ids)
         members = [each for each in decodes if each not in others and each.num_tokens < model.max_num_tokens]
         orders = []
-        for sequence, length in zip(members, self._model_lengths(model, members, work, others), strict=True):
+        for sequence, length in zip(members, self._model_lengths(model, members, work, others, room), strict=True):
             count = self._room(sequence, length, reserve) if length else 0
             if count > 0:
                 orders.append(DraftOrder(sequence, min(count, length)))
@@ -136,14 +144,14 @@ class Speculation:
         return admissible
 
     def _model_lengths(
-        self, model: DraftModel, members: SequenceOf[Sequence], work: StepWork, others: Drafts
+        self, model: DraftModel, members: SequenceOf[Sequence], work: StepWork, others: Drafts, room: int
     ) -> SequenceOf[int]:
-        """Returns how many drafts of the model each member gets in a step of `work` and the drafts of `others`."""
+        """Returns how many drafts of the model each member gets in a step of `work` and the drafts of `others`, at most
+        `room` in all."""
         rows = sum(map(len, others.values()))
         kv_tokens = sum(sequence.num_tokens * len(draft) for sequence, draft in others.items())
         expected = work.tokens + sum(_expected(sequence, draft) for sequence, draft in others.items())
         offers = [self._model_offer(model, sequence) for sequence in members]
-        room = self._policy.max_num_batched_tokens - work.tokens - rows
         beside = StepWork(work.tokens + rows, work.kv_tokens + kv_tokens)
         return self._policy.model_draft_lengths(beside, expected, offers, model.cost, room)
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Final
+from typing import Final, Protocol
 
 from service.engine.sequences.batch import Scheduled
-from service.engine.sequences.sequence import Sequence
 
 _KEPT: Final = 0.98  # of what is known of answers, when one more ends: the last fifty count
+
+
+class Answer(Protocol):
+    """What an answer has taken so far: steps, and its own part of their seconds."""
+
+    num_steps: int
+    own_seconds: float
 
 
 class Turnover:
@@ -29,14 +35,14 @@ class Turnover:
         for item in scheduled:
             item.sequence.own_seconds += share * item.num_tokens
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, answer: Answer) -> None:
         """Learns what an answer took that ends. One that never ran says nothing."""
-        if sequence.num_steps:
+        if answer.num_steps:
             self._ends = _KEPT * self._ends + 1
-            self._steps = _KEPT * self._steps + sequence.num_steps
-            self._seconds = _KEPT * self._seconds + sequence.own_seconds
+            self._steps = _KEPT * self._steps + answer.num_steps
+            self._seconds = _KEPT * self._seconds + answer.own_seconds
 
-    def seat_seconds(self, seats: int, constant: float, running: Iterable[Sequence]) -> float:
+    def seat_seconds(self, seats: int, constant: float, running: Iterable[Answer]) -> float:
         """Forecasts the seconds between two ends in a full batch of `seats`; 0 before an answer has ended.
 
         An answer of `s` steps takes s · constant / seats of the constants, which its steps share with the others', and

@@ -54,7 +54,9 @@ class _Live:
     request: Request
     tokens: int
     has_first: bool = False
-    steps: int = 0
+    num_steps: int = 0
+    own_seconds: float = 0.0
+    """As `turnover.Answer`; vLLM tells of no step that computed a prompt in part."""
     sequences: int = 0
 
 
@@ -124,14 +126,14 @@ class VllmCore:
             self._in_step = True
             kv_tokens = self._kv_tokens()
             started = time.monotonic()
-            computed = self._computed()
+            computed = [
+                (self._live[each.request_id], each) for each in self._computed() if each.request_id in self._live
+            ]
             seconds = time.monotonic() - started
             self._in_step = False
             facts, self._steps.facts = self._steps.facts, StepFacts()
-            news = (self._output(each, facts.sequences) for each in computed)
-            outputs = [each for each in news if each is not None]
-            has_first = any(each.queue_seconds is not None for each in outputs)
-            self._tally.observe(facts, kv_tokens, has_first, seconds)
+            self._tally.observe(facts, kv_tokens, not all(live.has_first for live, _ in computed), seconds)
+            outputs = [self._output(live, each, facts.sequences) for live, each in computed]
         ended, self._ended = self._ended, []
         if not self._live:
             self._tally.rest()
@@ -148,7 +150,7 @@ class VllmCore:
 
     @property
     def stats(self) -> EngineStats:
-        return self._tally.stats(self._waiting())
+        return self._tally.stats(self._waiting(), [live for live in self._live.values() if live.has_first])
 
     def take_steps(self) -> tuple[StepRecord, ...]:
         return self._tally.take_steps()
@@ -196,7 +198,7 @@ class VllmCore:
         if known:
             self._engine.abort_request(known)
         for id in known:
-            del self._live[id]
+            self._tally.end(self._live.pop(id))
             self._end(id, reason)
 
     def _end(self, request_id: str, reason: FinishReason) -> None:
@@ -208,19 +210,17 @@ class VllmCore:
     def _waiting(self) -> Collection[int]:
         return [live.tokens for live in tuple(self._live.values()) if not live.has_first]
 
-    def _output(self, computed: Any, sequences: int) -> StepOutput | None:
-        live = self._live.get(computed.request_id)
-        if live is None:
-            return None
+    def _output(self, live: _Live, computed: Any, sequences: int) -> StepOutput:
         completion, request = computed.outputs[0], live.request
         token_ids = tuple(completion.token_ids) if request.params.max_tokens else ()
         is_first, live.has_first = not live.has_first, True
+        cached = computed.num_cached_tokens or 0
+        self._tally.charge(live, live.tokens - cached if is_first else len(completion.token_ids))
         live.tokens += len(token_ids)
-        live.steps += 1
         live.sequences += sequences
         reason = completion.finish_reason and mapping.FINISHED.get(completion.finish_reason, FinishReason.ERROR)
         if reason:
-            del self._live[computed.request_id]
+            self._tally.end(self._live.pop(computed.request_id))
         wants, times = request.params.logprobs, computed.metrics
         logprobs = completion.logprobs if wants is not None and token_ids else None
         return StepOutput(
@@ -229,10 +229,10 @@ class VllmCore:
             mapping.logprobs(token_ids, logprobs, wants) if logprobs and wants is not None else (),
             mapping.prompt_logprobs(request, computed.prompt_logprobs) if is_first else (),
             reason or None,
-            computed.num_cached_tokens or 0,
+            cached,
             max(0.0, times.scheduled_ts - times.queued_ts) if is_first and times else None,
             max(0.0, times.first_token_ts - times.scheduled_ts) if is_first and times else None,
-            live.sequences / live.steps if reason else None,
+            live.sequences / live.num_steps if reason else None,
             times.num_preemptions if times else 0,
         )
 
@@ -253,7 +253,8 @@ def build(config: EngineConfig, report: Report) -> tuple[VllmCore, EngineInfo]:
         engine.collective_rpc("prepare_stage")
     report("starting vLLM", 1.0)
     cache, vocab_size = vllm_config.cache_config, vllm_config.model_config.get_vocab_size()
-    tally = Tally(cache.num_gpu_blocks, vllm_config.scheduler_config.max_num_batched_tokens)
+    token_budget = vllm_config.scheduler_config.max_num_batched_tokens
+    tally = Tally(cache.num_gpu_blocks, token_budget, config.max_num_seqs)
     core = VllmCore(engine, steps, tally, config, vocab_size)
     for name, directory in config.adapters:
         core.read_adapter(name, directory)()

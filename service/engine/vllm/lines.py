@@ -90,6 +90,11 @@ class Lines:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this end is not closed."""
+        return self.fileno() >= 0
+
     def send(self, message: Message) -> None:
         """Sends a message. Raises OSError where nobody listens."""
         self._socket.sendall(msgspec.json.encode(message) + b"\n")

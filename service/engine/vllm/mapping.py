@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from service.engine.protocol.messages import (
+    AGEING_SECONDS,
     MIN_TEMPERATURE,
     NEUTRAL,
     EngineConfig,
@@ -39,7 +40,8 @@ LIMITS: Final = (
     Limit("presence_penalty", -2.0, 2.0),
 )
 """Of vLLM's sampling parameters, as its 0.32 checks them; those that it does not have are off."""
-HIGHEST_PRIORITY: Final = 9
+BACKGROUND: Final = 1 << 53
+"""The priority of vLLM that background work begins at: later than any client's millisecond."""
 RANK: Final = "service.engine.vllm.rank.Rank"
 """What vLLM's ranks get besides their own methods, by name: vLLM imports it in each of them."""
 _MULTIPROCESSING: Final = "mp"
@@ -150,8 +152,12 @@ def seed(request: Request) -> int:
 
 
 def priority(request: Request) -> int:
-    """Returns vLLM's priority, where less comes first."""
-    return HIGHEST_PRIORITY - request.priority
+    """Returns vLLM's priority, where less comes first. vLLM takes it once, so it is the millisecond of the arrival, and
+    each priority counts as AGEING_SECONDS of waiting: of two requests that wait, time gains both the same. Background
+    work gains nothing."""
+    if request.priority < 0:
+        return BACKGROUND - request.priority
+    return round(1000 * (request.arrival - AGEING_SECONDS * request.priority))
 
 
 def logprobs(

@@ -156,7 +156,8 @@ class Rendezvous:
                 self._refuse(node, f"{node.address} does not lie in DOSIRAK_TRUSTED_NETWORK={self._config.network}")
                 return
             for message in messages:
-                self._take(node, message)
+                if node.lines.is_open:  # what lies behind a refusal is not read
+                    self._take(node, message)
         except EOFError:
             self._gone(node, "its connection is closed", True)
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors

@@ -1,18 +1,20 @@
 """The tally turns what vLLM tells of its steps into the figures of an engine: the cost line, stats and step records.
 
-It knows numbers only, and no vLLM: the cost line learns from vLLM's steps as it does from our own, so that forecasts,
-deadlines and `Retry-After` go on. vLLM tells its figures to the step logger, in place of a logger of its own.
+It knows numbers only, and no vLLM: the cost line and the turnover learn from vLLM's steps and ends as they do from our
+own, so that forecasts, deadlines and `Retry-After` go on. vLLM tells its figures to the step logger, in place of a
+logger of its own.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.engine.protocol.messages import MAX_STEPS, EngineStats, StepRecord
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
+from service.engine.scheduling.turnover import Answer, Turnover
 
 
 @dataclass(slots=True)
@@ -43,10 +45,14 @@ class Tally:
     """Learns from every step. Prompts that several steps compute are taken for one prompt after the other: vLLM does
     not tell which tokens are whose."""
 
-    def __init__(self, blocks_total: int, token_budget: int) -> None:
+    def __init__(self, blocks_total: int, token_budget: int, max_num_seqs: int) -> None:
         self._blocks_total = blocks_total
         self._token_budget = token_budget
+        self._max_num_seqs = max_num_seqs
         self._cost = CostLine()
+        self._turnover = Turnover()
+        self._token_seconds = 0.0
+        """Of the last step, past its constant."""
         self._untold = deque[StepRecord](maxlen=MAX_STEPS)
         self._last = StepFacts()
         self._last_seconds = 0.0
@@ -57,6 +63,7 @@ class Tally:
         """Takes a step that computed something. `kv_tokens` is the context of the sequences that decode;
         `has_first_token` says whether a prompt has come to its end."""
         self._last, self._last_seconds = facts, seconds
+        self._token_seconds = max(0.0, seconds - self._cost.coefficients[0]) / max(1, facts.tokens)
         self._queried += facts.queried
         self._hits += facts.hits
         self._preemptions += facts.preempted
@@ -68,6 +75,15 @@ class Tally:
         self._prefilled = 0 if has_first_token else self._prefilled + facts.prefill_tokens
         self._cost.observe(StepWork(facts.tokens, kv_tokens, attention), seconds)
         self._untold.append(StepRecord(facts.tokens, facts.sequences, self._cost.last_prediction, seconds))
+
+    def charge(self, answer: Answer, num_tokens: int) -> None:
+        """Counts the last step as one of an answer, for which it computed `num_tokens`."""
+        answer.num_steps += 1
+        answer.own_seconds += self._token_seconds * num_tokens
+
+    def end(self, answer: Answer) -> None:
+        """Learns what an answer took that ends."""
+        self._turnover.end(answer)
 
     def rest(self) -> None:
         """Notes that no request is left: vLLM tells nothing of a step that only ends them. The last step's size
@@ -89,9 +105,20 @@ class Tally:
             StepWork(prefill + self._last.decode_sequences, kv_tokens, chunk_attention(0, prefill))
         )
 
-    def stats(self, waiting: Iterable[int], hopeless: int = 0) -> EngineStats:
-        """Returns a snapshot. `waiting` are the lengths of the prompts without a first token."""
-        last, used = self._last, round(self._last.kv_usage * self._blocks_total)
+    @property
+    def _seats(self) -> int:
+        """How many sequences can run at once: fewer than the configured maximum where those that run fill the cache
+        before."""
+        running, usage = self._last.running, self._last.kv_usage
+        return max(1, min(self._max_num_seqs, int(running / usage))) if running and usage else self._max_num_seqs
+
+    def stats(self, waiting: Collection[int], running: Collection[Answer] = (), hopeless: int = 0) -> EngineStats:
+        """Returns a snapshot. `waiting` are the lengths of the prompts without a first token, `running` the answers
+        that have one. A prompt without a seat waits for ends."""
+        last, used, seats = self._last, round(self._last.kv_usage * self._blocks_total), self._seats
+        prefill = sum(self._cost.prefill_seconds(each, chunk_attention(0, each)) for each in waiting)
+        seat_seconds = self._turnover.seat_seconds(seats, self._cost.coefficients[0], running)
+        unseated = max(0, len(waiting) + len(running) - seats)
         return EngineStats(
             running=last.running,
             waiting=last.waiting,
@@ -107,7 +134,9 @@ class Tally:
             token_budget=self._token_budget,
             cost=self._cost.coefficients,
             cost_error=self._cost.error,
-            backlog_seconds=sum(self._cost.prefill_seconds(each, chunk_attention(0, each)) for each in waiting),
+            backlog_seconds=max(prefill, unseated * seat_seconds),
+            seats=seats,
+            seat_seconds=seat_seconds,
             hopeless_total=hopeless,
             prefill_tokens_total=self._prefill_tokens,
         )
