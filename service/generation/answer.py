@@ -131,10 +131,11 @@ class Answer:
 
     @property
     def best(self) -> list[OutputSequence]:
-        """Returns the `n` sequences of the response: the likeliest of `best_of`, or all sequences in their order."""
+        """Returns the `n` sequences of the response: the likeliest of `best_of`, or all sequences in their order. One
+        that a failure cut comes behind all others."""
         if self.request.best_of == self.request.n:
             return self.sequences
-        return sorted(self.sequences, key=lambda each: each.mean_logprob, reverse=True)[: self.request.n]
+        return sorted(self.sequences, key=_likelihood, reverse=True)[: self.request.n]
 
     @property
     def vector(self) -> array[float]:
@@ -258,6 +259,10 @@ class Opening:
 
     async def begun(self) -> None:
         await self._begun.wait()
+
+
+def _likelihood(sequence: OutputSequence) -> tuple[bool, float]:
+    return sequence.finish_reason is not FinishReason.ERROR, sequence.mean_logprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class OutputSequence:
             ignore_stop_until=request.sampling.min_tokens,
             skip_special_tokens=request.skip_special_tokens,
             shown=self._readers.shown,
-            boundary=self._readers.boundary,
+            boundary=self._readers.content,
             inside=inside,
             controls=tokenizer.controls_among(stop),
         )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from service.context.prompt import Chat
 from service.generation.features import call_reader, marks_of, reasoning_marks, reasoning_of
 from service.generation.request import GenerationRequest
+from service.text.detokenizer import Boundary
 from service.text.reasoning import ReasoningReader, Start
 from service.text.tokenizer import Tokenizer
 from service.text.tools import CallReader, Content, Piece, Thought, ToolFormat
+from service.text.tools.harmony import ChannelBoundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,13 @@ class Reading:
 
 @dataclass(slots=True)
 class Readers:
-    """`boundary` reads the text before a guard, and tells stop strings where the content begins; `reasoning` reads the
-    text that goes out. `shown` are the control tokens whose texts the readers need."""
+    """`boundary` reads the text before a guard, `reasoning` the text that goes out. `content` tells where stop strings
+    are searched. `shown` are the control tokens whose texts the readers need."""
 
     calls: CallReader | None = None
     boundary: ReasoningReader | None = None
     reasoning: ReasoningReader | None = None
+    content: Boundary | None = None
     shown: frozenset[int] = field(default_factory=frozenset)
     _has_reasoning: bool = False
 
@@ -66,6 +69,9 @@ def readers_of(request: GenerationRequest, tokenizer: Tokenizer) -> Readers:
             ReasoningReader(form_, start.is_open, has_text=start is Start.BEGUN) for _ in range(2)
         )
         readers.shown |= frozenset(reasoning_marks(form_, tokenizer).values())
+    readers.content = readers.boundary
+    if form is not None and form.has_channels:
+        readers.content = ChannelBoundary(form, readers.boundary)
     return readers
 
 

@@ -21,14 +21,29 @@ def parsed(text: str) -> dict[str, Value]:
     """Returns a JSON object; an empty text is an empty object, because clients send that. Raises InvalidRequest for any
     other text."""
     try:
-        value = json.loads(text or "{}", parse_float=_finite, parse_constant=_refuse)
-        fits = _levels(value) <= MOST_LEVELS
-    except (ValueError, RecursionError):
-        value, fits = None, False
-    if not isinstance(value, dict) or not fits:
+        value = loaded(text or "{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
         raise InvalidRequest(
-            f"A tool call's arguments must be a JSON object as text, of {MOST_LEVELS} levels at most.", param="messages"
+            f"A tool call's arguments must be a JSON object as text, of {MOST_LEVELS} levels at most and without lone "
+            "surrogates.",
+            param="messages",
         )
+    return value
+
+
+def loaded(text: str, levels: int = MOST_LEVELS) -> Value:
+    """Returns a JSON value of `levels` levels at most, whose numbers are finite and whose texts are Unicode: half of a
+    surrogate pair, as in "\\ud83d", is none. Raises ValueError for any other text."""
+    try:
+        value = json.loads(text, parse_float=_finite, parse_constant=_refuse)
+        written(value).encode()
+        fits = _levels(value) <= levels
+    except RecursionError:
+        fits = False
+    if not fits:
+        raise ValueError(f"more than {levels} levels")
     return value
 
 

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 from service.text.streams import TextStream
 
 NO_CONTROLS: Final[Mapping[int, str]] = MappingProxyType({})
+HIDDEN: Final = "\ud800"
+"""Stands for a character that belongs to no stop string: half of a surrogate pair is in no request."""
 
 
 class Streams(Protocol):
@@ -27,19 +29,21 @@ class Streams(Protocol):
 
 
 class Boundary(Protocol):
-    """Finds where the content of an answer begins, behind a part that stop strings do not end."""
+    """Tells the content of an answer, in which stop strings are searched, from all other text."""
 
-    content_at: int | None
-    """How many of the pushed characters stand before the content; None as long as there is none."""
+    @property
+    def is_content(self) -> bool:
+        """Whether text that comes now is content."""
+        ...
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the text so far may be content."""
+        """Whether text that came already may be content."""
         ...
 
-    def push(self, text: str) -> object: ...
-
-    def finish(self) -> object: ...
+    def searched(self, text: str, is_last: bool = False) -> str:
+        """Takes more text. Returns what is decided now: content as it is, HIDDEN for each other character."""
+        ...
 
 
 class Detokenizer:
@@ -62,19 +66,20 @@ class Detokenizer:
         inside: bool = False,
         controls: Mapping[int, str] = NO_CONTROLS,
     ) -> None:
-        """The control tokens `shown` have a text, whatever `skip_special_tokens` says. Stop strings begin behind
-        `boundary`. `inside`: the answer goes on from a text. `controls` are the stop strings that are a control token's
-        text: a token without a text completes its own."""
+        """The control tokens `shown` have a text, whatever `skip_special_tokens` says. `boundary` tells where stop
+        strings are searched; without one they are searched in all text. `inside`: the answer goes on from a text.
+        `controls` are the stop strings that are a control token's text: a token without a text completes its own."""
         self._stream = tokenizer.text_stream(skip_special_tokens, shown, inside)
         self._stop = tuple(text for text in stop if text)
+        self._longest = max(map(len, self._stop), default=0)
         hidden = controls if skip_special_tokens else NO_CONTROLS
         self._controls = {id: text for id, text in hidden.items() if id not in shown}
         self._include_stop = include_stop
         self._ignored = ignore_stop_until
         self._held = ""
+        self._searched = ""  # held as far as it is decided, HIDDEN where it is no content
         self._floor = 0  # matches that end in held[:floor] were completed by ignored tokens
         self._boundary = boundary
-        self._start = 0  # of the content, in held
         self._emitted: list[str] = []
         self._emitted_length = 0
         self._finished = False
@@ -104,23 +109,32 @@ class Detokenizer:
         """Returns the text that this token makes certain; it may be empty."""
         if self.stopped:
             return ""
-        added = self._stream.push(token_id)
-        self._held += added
+        self._take(self._stream.push(token_id))
         is_ignored = self._ignored > 0
         self._ignored -= is_ignored
         control = None if is_ignored else self._controls.get(token_id)
-        if self._boundary is not None and not self._passes(self._boundary, added):
-            if control is not None and self._boundary.is_undecided:
-                return self._end_at(control)
-            return self._give(0 if self._boundary.is_undecided and self._stop else len(self._held))
-        if control is not None:
+        is_content = self._boundary is None or self._boundary.is_content
+        if control is not None and (is_content or (self._boundary is not None and self._boundary.is_undecided)):
             return self._end_at(control)
         if not self._stop:
             return self._give(len(self._held))
         if is_ignored:
-            self._floor = len(self._held) + len(self._stream.peek())
-            return self._give(self._certain())
-        return self._push_or_stop(self._held + self._stream.peek())
+            if not self._ignored:
+                self._floor = len(self._held) + len(self._stream.peek())
+        elif self._cut(self._ahead() if is_content else ""):
+            return self._give(len(self._held))
+        return self._give(self._certain())
+
+    def _take(self, text: str, is_last: bool = False) -> None:
+        self._held += text
+        self._searched += text if self._boundary is None else self._boundary.searched(text, is_last)
+
+    def _ahead(self) -> str:
+        """Returns the text that is certain only if no token follows; "" where no stop string ends in it."""
+        newest = self._stream.newest(self._longest)
+        if newest is not None and not any(stop in newest for stop in self._stop):
+            return ""
+        return self._stream.peek()
 
     def _end_at(self, control: str) -> str:
         """Stops before a control token, unless the text that it makes certain holds a stop string."""
@@ -137,51 +151,38 @@ class Detokenizer:
         if self.stopped or self._finished:
             return ""
         self._finished = True
-        added = self._stream.finish()
-        self._held += added
-        if self._boundary is None or self._passes(self._boundary, added, is_last=True):
-            self._cut(self._held)
+        self._take(self._stream.finish(), is_last=True)
+        if not self._ignored:
+            self._cut()
         return self._give(len(self._held))
 
-    def _passes(self, boundary: Boundary, added: str, is_last: bool = False) -> bool:
-        """Whether the content has begun."""
-        if boundary.content_at is None:
-            boundary.push(added)
-            if is_last:
-                boundary.finish()
-            if boundary.content_at is not None:
-                self._start = max(0, boundary.content_at - self._emitted_length)
-        return boundary.content_at is not None
-
-    def _push_or_stop(self, ahead: str) -> str:
-        if self._cut(ahead):
-            return self._give(len(self._held))
-        return self._give(self._certain())
-
-    def _cut(self, ahead: str) -> bool:
-        """Stops if `ahead` completes a stop string; then `held` keeps only text that may be given out."""
-        ends = [(at + len(stop), at) for stop in self._stop if (at := self._find(ahead, stop)) >= 0]
+    def _cut(self, ahead: str = "") -> bool:
+        """Stops if the held text, with `ahead` behind it, has a stop string; then `held` keeps only text that may be
+        given out."""
+        searched = self._searched + ahead
+        ends = [(at + len(stop), at) for stop in self._stop if (at := self._find(searched, stop)) >= 0]
         if not ends:
             return False
         end, start = min(ends)
-        self._held = ahead[: end if self._include_stop else start]
-        self.stop_string = ahead[start:end]
+        self._held = (self._held + ahead)[: end if self._include_stop else start]
+        self.stop_string = searched[start:end]
         return True
 
     def _find(self, text: str, stop: str) -> int:
-        return text.find(stop, max(self._start, self._floor - len(stop) + 1))
+        return text.find(stop, max(0, self._floor - len(stop) + 1))
 
     def _certain(self) -> int:
-        """Returns the length of `held` without its longest suffix that is a proper prefix of a stop string."""
-        first = len(self._held) - max(map(len, self._stop)) + 1
-        for start in range(max(self._start, first), len(self._held)):
-            if any(stop.startswith(self._held[start:]) for stop in self._stop):
+        """Returns the length of the decided text without its longest suffix that is a proper prefix of a stop
+        string."""
+        searched = self._searched
+        for start in range(max(0, len(searched) - self._longest + 1), len(searched)):
+            if any(stop.startswith(searched[start:]) for stop in self._stop):
                 return start
-        return len(self._held)
+        return len(searched)
 
     def _give(self, length: int) -> str:
         text, self._held = self._held[:length], self._held[length:]
-        self._floor, self._start = max(0, self._floor - length), max(0, self._start - length)
+        self._searched, self._floor = self._searched[length:], max(0, self._floor - length)
         if text:
             self._emitted.append(text)
             self._emitted_length += len(text)

@@ -11,11 +11,12 @@ from service.errors import InvalidRequest
 from service.text.chat import EncodedChat
 from service.text.messages import Message, ToolCall
 
-_ASK: Final = Message("user", "a")
+QUESTION: Final = Message("user", "a")
+"""The shortest last turn: what a chat has more than this one takes is known by comparison."""
 _SYSTEM: Final = Message("system", "b")
 _ANSWER: Final = Message("assistant", "c")
 _WITH_RESULT: Final = [
-    _ASK,
+    QUESTION,
     Message("assistant", "", tool_calls=(ToolCall("d", "d", "{}"),)),
     Message("tool", "e", tool_call_id="d"),
 ]
@@ -50,14 +51,14 @@ class Probes:
     @cached_property
     def places_tools(self) -> bool:
         """Whether the template writes the tokenizer's tools, if in the place of a longer system part of its own."""
-        return self._tokenizer.tool_tokens([_ASK]) != 0
+        return self._tokenizer.tool_tokens([QUESTION]) != 0
 
     @cached_property
     def takes_two_calls(self) -> bool:
         """Whether the template writes a message with two calls and their results, where it writes one with one."""
         calls = tuple(ToolCall(f"{each}0000000", each, "{}") for each in _NAMES)
         results = tuple(Message("tool", "e", tool_call_id=call.id) for call in calls)
-        one, two = ([_ASK, Message("assistant", "", tool_calls=calls[:many]), *results[:many]] for many in (1, 2))
+        one, two = ([QUESTION, Message("assistant", "", tool_calls=calls[:many]), *results[:many]] for many in (1, 2))
         return self._writes_all(two) or not self._writes_all(one)
 
     def opening_of(self, role: str) -> str:
@@ -69,17 +70,17 @@ class Probes:
     @cached_property
     def _open_opening(self) -> str:
         """The end of a prompt whose last message is an assistant's without text, where the answer goes on from it."""
-        return self._rendered([_ASK, replace(_ANSWER, content="")]) if self._tokenizer.continues([_ANSWER]) else ""
+        return self._rendered([QUESTION, replace(_ANSWER, content="")]) if self._tokenizer.continues([_ANSWER]) else ""
 
     @cached_property
     def trims_open(self) -> bool:
         """Whether the template cuts the blanks off a message that an answer goes on from."""
         blank = replace(_ANSWER, content=f"{_ANSWER.content} ")
-        return self._rendered([_ASK, blank]) == self._rendered([_ASK, _ANSWER])
+        return self._rendered([QUESTION, blank]) == self._rendered([QUESTION, _ANSWER])
 
     @cached_property
     def _opening(self) -> str:
-        return self._rendered([_ASK])
+        return self._rendered([QUESTION])
 
     @cached_property
     def _tool_opening(self) -> str:
@@ -94,13 +95,13 @@ class Probes:
     @cached_property
     def has_later_systems(self) -> bool:
         """Whether the template writes a system message that is not the chat's first."""
-        return self._writes_all((_SYSTEM, Message("system", "d"), _ASK))
+        return self._writes_all((_SYSTEM, Message("system", "d"), QUESTION))
 
     @cached_property
     def has_systems_between(self) -> bool:
         """Whether the template writes a system message behind an answer, with or without one at the chat's
         beginning."""
-        said = (_ASK, _ANSWER, Message("system", "d"), Message("user", "e"))
+        said = (QUESTION, _ANSWER, Message("system", "d"), Message("user", "e"))
         return all(map(self._writes_all, (said, (_SYSTEM, *said))))
 
     def _writes_all(self, chat: Sequence[Message]) -> bool:
@@ -112,7 +113,12 @@ class Probes:
     @cached_property
     def named_roles(self) -> frozenset[str]:
         """Returns the roles whose messages' names the template writes."""
-        chats = {"system": [_SYSTEM, _ASK], "user": [_ASK], "assistant": [_ASK, _ANSWER, _ASK], "tool": _WITH_RESULT}
+        chats = {
+            "system": [_SYSTEM, QUESTION],
+            "user": [QUESTION],
+            "assistant": [QUESTION, _ANSWER, QUESTION],
+            "tool": _WITH_RESULT,
+        }
         return frozenset(role for role, chat in chats.items() if self._writes_name(role, chat))
 
     def _writes_name(self, role: str, chat: Sequence[Message]) -> bool:
@@ -153,11 +159,18 @@ class Probes:
         return costs
 
     @cached_property
+    def question_tokens(self) -> int:
+        """Returns the tokens of a chat of QUESTION alone. Raises InvalidRequest where the template refuses it."""
+        return self._tokenizer.chat_tokens([QUESTION])
+
+    @cached_property
     def around(self) -> int:
         """Returns the tokens around one message, rounded up; a usual number if the template refuses the test chat."""
         answer = Message("assistant", "a")
         try:
-            once, thrice = (self._tokenizer.encode_chat(chat).count for chat in ((_ASK,), (_ASK, answer, _ASK)))
+            once, thrice = (
+                self._tokenizer.encode_chat(chat).count for chat in ((QUESTION,), (QUESTION, answer, QUESTION))
+            )
         except InvalidRequest:
             return _USUALLY_AROUND
         return max(0, -(-(thrice - once) // 2) - self._tokenizer.text_tokens("a"))

@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import Final
 
 from service.errors import UnsupportedField
+from service.text.detokenizer import HIDDEN
 
 EFFORT: Final = "reasoning_effort"
 SWITCHES: Final = ("enable_thinking", "thinking")
@@ -185,11 +186,17 @@ class ReasoningReader:
         self._blanks: list[str] = []
         """Behind what is held, where that is blank: joined once, for a model may write blanks to its limit."""
         self._pushed = 0
+        self._untold: list[str] = []
+        """What `searched` took and could not return yet."""
         self._has_text = has_text
         self._is_closed = False
         self._has_lone = False
         self.content_at: int | None = None
         """How many of the pushed characters stand before the content; None as long as there is none."""
+
+    @property
+    def is_content(self) -> bool:
+        return self.content_at is not None
 
     @property
     def is_undecided(self) -> bool:
@@ -220,6 +227,23 @@ class ReasoningReader:
             if self._held:
                 self._place, self.content_at = _Place.CONTENT, self._pushed - len(self._held)
         return Parted(reasoning, self._content() if self._place is _Place.CONTENT else "")
+
+    def searched(self, text: str, is_last: bool = False) -> str:
+        """Does as `push`, and as `finish` with the last text. Returns what is decided now: content as it is, HIDDEN for
+        each other character. What follows a first character of content is content, and not read."""
+        if self.is_content:
+            return text
+        self.push(text)
+        if is_last:
+            self.finish()
+        self._untold.append(text)
+        if self.is_undecided:
+            return ""
+        text = "".join(self._untold)
+        self._untold.clear()
+        start = self._pushed if self.content_at is None else self.content_at
+        hidden = max(0, start - (self._pushed - len(text)))
+        return HIDDEN * hidden + text[hidden:]
 
     def finish(self, is_cut: bool = False) -> Parted:
         """Returns the rest. What only began as a mark is text; where a limit has cut the answer it is none."""
@@ -267,7 +291,7 @@ class ReasoningReader:
     def _think(self) -> str:
         if not self._has_text:
             self._held = self._held.lstrip()
-            if self._form.opening.startswith(self._held[: len(self._form.opening)]):
+            while self._form.opening.startswith(self._held[: len(self._form.opening)]):
                 if len(self._held) < len(self._form.opening):  # perhaps the model opens what the prompt has opened
                     return ""
                 self._held = self._held[len(self._form.opening) :].lstrip()

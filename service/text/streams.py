@@ -29,6 +29,8 @@ Decode = Callable[[Sequence[int]], str]
 REPLACEMENT: Final = "\ufffd"
 NEARBY: Final = 16
 """How many characters a piece may lie behind the place where it was expected."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of UTF-8."""
 
 
 def _common_prefix(first: str, second: str) -> str:
@@ -64,6 +66,11 @@ class TextStream(Protocol):
         """Returns the text that is certain only if no token follows, in whole characters; it may be empty."""
         ...
 
+    def newest(self, size: int) -> str | None:
+        """Returns the last `size` characters of what `peek` returns, where no more than the last of them can be new;
+        None where `peek` is short, or the last token may change all of it."""
+        ...
+
     def ahead(self) -> str:
         """Returns the whole characters of the pushed tokens beyond the results of `push`, as far as they are known."""
         ...
@@ -90,6 +97,9 @@ class ByteStream:
 
     def peek(self) -> str:
         return ""
+
+    def newest(self, size: int) -> None:
+        return None
 
     def ahead(self) -> str:
         return ""
@@ -121,6 +131,8 @@ class LocalStream:
         self._anchor_length = len(decode(self._anchor)) if behind else 0
         self._pending: list[int] = []
         self._run = bytearray()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._is_utf8 = True  # the run so far, but for an unfinished character
 
     def push(self, token_id: int) -> str:
         byte = self._byte_of(token_id)
@@ -128,18 +140,20 @@ class LocalStream:
             return ""
         self._pending.append(token_id)
         if byte is not None:
-            self._run.append(byte)
+            self._add(byte)
             return ""
         text = self._tail()
         self._advance(token_id)
         return text
 
     def peek(self) -> str:
-        try:
-            self._run.decode()
-        except UnicodeDecodeError:
+        return self._tail() if self._is_whole() else ""
+
+    def newest(self, size: int) -> str | None:
+        if not self._is_whole():
             return ""
-        return self._tail()
+        most = _LONGEST_CHARACTER * size
+        return self._run[-most:].decode(errors="ignore")[-size:] if len(self._run) > most else None
 
     def ahead(self) -> str:
         return self._run[: len(self._run) - _unfinished(self._run)].decode(errors="replace")
@@ -150,6 +164,17 @@ class LocalStream:
 
     def begun(self) -> int:
         return len(self._pending)
+
+    def _add(self, byte: int) -> None:
+        self._run.append(byte)
+        try:
+            self._utf8.decode(bytes((byte,)))
+        except UnicodeDecodeError:
+            self._is_utf8 = False
+
+    def _is_whole(self) -> bool:
+        """Whether the run is text in whole characters."""
+        return self._is_utf8 and not self._utf8.getstate()[0]
 
     def _tail(self) -> str:
         return self._decode([*self._anchor, *self._pending])[self._anchor_length :] if self._pending else ""
@@ -162,6 +187,8 @@ class LocalStream:
             self._anchor_length = len(alone or self._decode(self._anchor))
         self._pending = []
         self._run.clear()
+        self._utf8.reset()
+        self._is_utf8 = True
 
 
 class WholeStream:
@@ -186,6 +213,9 @@ class WholeStream:
     def peek(self) -> str:
         text = self._before[self._emitted :]
         return "" if text.endswith(REPLACEMENT) else text
+
+    def newest(self, size: int) -> None:
+        return None
 
     def ahead(self) -> str:
         return self._before[self._emitted :].rstrip(REPLACEMENT)

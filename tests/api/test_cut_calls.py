@@ -39,6 +39,7 @@ CUT = {
     "by a stop string": (f'{CALL}{{"n": 3, "a": "stop here"}}}}\n</tool_call>', {"stop": ["stop"]}, '{"n": 3, "a": "'),
     "behind a whole one": (f'{CALL}{{}}}}\n</tool_call>\n{CALL}{{"n": 3', {}, '{"n": 3'),
     "NaN": (f'{CALL}{{"n": NaN}}}}\n</tool_call>', {}, '{"n": NaN}'),
+    "half a pair": (f'{CALL}{{"a": "\\ud83d"}}}}\n</tool_call>', {}, '{"a": "\\ud83d"}'),
     "no JSON": (f"{CALL}{{n: 3}}}}\n</tool_call>", {}, "{n: 3}"),
 }  # fmt: skip
 
@@ -105,14 +106,24 @@ async def test_a_response_with_a_cut_call_is_incomplete_and_goes_on(world: World
     assert (await world.client.post("/v1/responses", json={"input": items, "tools": tools})).status_code == 200
 
 
-async def test_a_session_takes_the_result_of_a_call_that_the_model_cut(world: World) -> None:
+@pytest.mark.parametrize("name", ["by the model's end", "half a pair"])
+async def test_a_session_takes_the_result_of_a_call_that_the_model_cut(world: World, name: str) -> None:
     session = (await world.client.post("/v1/sessions", json={})).json()["id"]
-    says(world, CUT["by the model's end"][0])
+    text, _, arguments = CUT[name]
+    says(world, text)
     message = (await chat(world, ASK, session_id=session))["message"]
     says(world, "Bye.")
     assert (await chat(world, results(message), session_id=session))["message"]["content"] == "Bye."
     prompt = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
-    assert json.dumps({"INVALID_JSON": '{"n": 3'}) in prompt
+    assert json.dumps({"INVALID_JSON": arguments}) in prompt
+    more = {"session_id": session, "context": {"policy": "window"}}
+    assert (await chat(world, ASK, **more))["message"]["content"] == "Bye."
+
+
+async def test_a_text_that_utf_8_does_not_have_makes_no_call(world: World) -> None:
+    says(world, text := '<tool_call>\n{"arguments": "{\\"a\\": \\"\\ud83d\\"}", "name": "order"}\n</tool_call>')
+    assert (await chat(world, ASK))["message"]["content"] == text
+    assert (await streamed(world, tools=TOOLS, max_tokens=400))[:3] == (text, [], "stop")
 
 
 async def test_line_ends_in_arguments_are_escaped(world: World) -> None:

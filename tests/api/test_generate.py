@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -203,6 +204,21 @@ async def test_best_of_answers_with_the_likeliest(world: World) -> None:
     assert [token["id"] for token in body["details"]["tokens"]] == [7] * 4, "logprob falls with the id"
     assert len(body["details"]["best_of_sequences"]) == 3
     assert body["usage"]["completion_tokens"] == 16, "all that was sampled"
+
+
+async def test_best_of_answers_with_none_that_a_failure_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.engine.script = lambda request, _: [10 - request.params.seed] * 4
+    plain = world.engine._outputs
+
+    async def outputs(request: Request) -> AsyncGenerator[StepOutput, None]:
+        async for output in plain(request):
+            if request.params.seed == 3 and output.finish_reason is not None:
+                output = msgspec.structs.replace(output, finish_reason=FinishReason.ERROR)
+            yield output
+
+    monkeypatch.setattr(world.engine, "_outputs", outputs)
+    body = await ask(world, inputs="x", parameters={"best_of": 4, "seed": 0, "max_new_tokens": 4, "details": True})
+    assert [token["id"] for token in body["details"]["tokens"]] == [8] * 4, "the likeliest of the whole ones"
 
 
 async def test_top_tokens_and_prefill(world: World) -> None:

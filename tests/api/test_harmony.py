@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from service.text.detokenizer import HIDDEN
 from service.text.grammars import Grammar
 from service.text.tools import Content, Thought
 from service.text.tools.formats import HARMONY
-from service.text.tools.harmony import ChannelReader
+from service.text.tools.harmony import ChannelBoundary, ChannelReader
 from tests.api import anthropic
 from tests.api.test_cut_calls import ASK, BY_NAME, TOOLS, chat, world_of
 from tests.api.test_tools import streamed
@@ -80,6 +81,47 @@ async def test_grammars_keep_the_channels(world: World) -> None:
     chosen = await grammar(tools=None, structured_outputs={"choice": ["yes"]})
     assert fits(chosen, f"{THOUGHT}<|channel|>final<|message|>yes") and fits(chosen, "<|channel|>final<|message|>yes")
     assert not fits(chosen, "yes") and not fits(chosen, f"{THOUGHT}<|channel|>final<|message|>no")
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "content"),
+    [
+        *((SPOKEN, stop, "Hello there.") for stop in ("final", "assistant", "message", "<|", "They")),
+        (SPOKEN, "there", "Hello "),
+        (SPOKEN.removeprefix(THOUGHT), "final", "Hello there."),
+        (SPOKEN.removeprefix(THOUGHT), "there", "Hello "),
+        (SEVERAL, "More", "Let me look.\nDone."),
+        (SEVERAL, "look", "Let me "),
+        (SEVERAL, "Done", "Let me look."),
+        (SEVERAL, "k.\nD", "Let me look.\nDone."),
+    ],
+)
+async def test_stop_strings_are_searched_in_the_texts_of_messages(
+    world: World, text: str, stop: str, content: str
+) -> None:
+    says(world, text)
+    choice = await chat(world, ASK, stop=[stop])
+    assert (choice["message"]["content"], choice["finish_reason"]) == (content, "stop")
+    assert (await streamed(world, tools=TOOLS, max_tokens=400, stop=[stop]))[0] == content
+
+
+async def test_a_stop_string_ends_a_call_and_not_its_header(world: World) -> None:
+    says(world, THOUGHT + CALL)
+    [call] = (await chat(world, ASK, stop=["order"]))["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"count": 2}
+    [call] = (await chat(world, ASK, stop=["2"]))["message"]["tool_calls"]
+    assert call["function"]["arguments"] == '{"count": '
+
+
+def test_what_is_searched_does_not_depend_on_cuts() -> None:
+    text = f"{SEVERAL}<|end|><|start|>assistant{CALL}<|call|> x <|start|>y"
+    whole = ChannelBoundary(HARMONY, None).searched(text, is_last=True)
+    shown = [part for part in whole.split(HIDDEN) if part]
+    assert len(whole) == len(text) and shown == ["Let me look.", "Done.", '{"count": 2}', " x "]
+    for size in (1, 2, 3, 7):
+        boundary = ChannelBoundary(HARMONY, None)
+        parts = [boundary.searched(text[at : at + size]) for at in range(0, len(text), size)]
+        assert "".join(parts) + boundary.searched("", is_last=True) == whole
 
 
 def test_a_loop_of_reasoning_is_read_to_its_end() -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 
 from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
+from service.text.tools import CallReader, CallText
 from tests.api.conftest import Serve
 from tests.api.reading import openai_error
-from tests.fake_service import REPLY, World, says, serving
+from tests.fake_service import REPLY, World, over_http, says, serving
 from tests.tools import WITH_TOOLS
 
 PATH = "/v1/responses"
@@ -152,6 +154,20 @@ async def test_a_failure_in_mid_stream_is_told(serve: Serve) -> None:
         assert (found[-2]["message"], found[-1]["response"]["status"]) == ("gone", "failed")
         assert found[-1]["response"]["error"] == {"code": "server_error", "message": "gone"}
         assert found[-1]["response"]["output"][0]["content"][0]["text"]
+
+
+async def test_a_failure_of_an_output_that_cannot_be_sent_is_told(
+    tools: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the output that can."""
+    says(tools, SPOKEN)
+    monkeypatch.setattr(CallReader, "add", lambda self, _: self._pieces.append(CallText(0, "\ud83d")))
+    body = {"input": "hello", "tools": [WEATHER], "stream": True}
+    async with over_http(tools) as url, AsyncClient(base_url=url) as client:
+        blocks = (await client.post(PATH, json=body)).text.strip().split("\n\n")
+    found = [json.loads(block.split("data: ")[1]) for block in blocks]
+    assert [each["type"] for each in found[-2:]] == ["error", "response.failed"]
+    assert [each["type"] for each in found[-1]["response"]["output"]] == ["message"]
 
 
 async def test_an_answer_that_a_failure_cut_says_so(serve: Serve) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from service.text.detokenizer import Detokenizer
+from service.text.detokenizer import HIDDEN, Detokenizer
 from service.text.streams import ByteStream, LocalStream, TextStream
 
 
@@ -157,6 +158,26 @@ def test_a_run_of_byte_tokens_ends_before_an_unfinished_character() -> None:
     assert ["".join(deltas), detokenizer.finish()] == ["가", "나"]
 
 
+@pytest.mark.parametrize("ignored", [0, 4000])
+def test_a_long_run_of_byte_tokens_is_not_decoded_again_and_again(ignored: int) -> None:
+    decoded = 0
+
+    def counted(ids: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return fallback(list(ids))
+
+    class Counting:
+        def text_stream(self, *_: object, **__: object) -> TextStream:
+            return LocalStream(counted, lambda id: id if id < 256 else None)
+
+    detokenizer = Detokenizer(Counting(), ("zzz", "나다"), ignore_stop_until=ignored)
+    run = "가나".encode() * 1000
+    assert "".join(map(detokenizer.push, (ord("가"), *run, 0x7A, 0x7A))) == "가" and not detokenizer.stopped
+    assert detokenizer.push(0x7A) == "가나" * 1000 and detokenizer.stop_string == "zzz"
+    assert decoded < 8 * len(run)
+
+
 def test_a_run_that_turns_invalid_was_not_given_out() -> None:
     detokenizer = Detokenizer(Fallback())
     deltas = [detokenizer.push(id) for id in (ord("가"), 0x41, 0xFF, ord("나"))]
@@ -166,13 +187,11 @@ def test_a_run_that_turns_invalid_was_not_given_out() -> None:
 class Late:
     """Knows at the end that all of it was content."""
 
-    content_at: int | None = None
-    is_undecided = True
+    is_content, is_undecided, seen = False, True, ""
 
-    def push(self, text: str) -> None: ...
-
-    def finish(self) -> None:
-        self.content_at = 0
+    def searched(self, text: str, is_last: bool = False) -> str:
+        self.seen += text
+        return self.seen if is_last else ""
 
 
 def test_a_content_that_is_known_at_the_end_is_cut_at_its_stop_string() -> None:
@@ -182,18 +201,16 @@ def test_a_content_that_is_known_at_the_end_is_cut_at_its_stop_string() -> None:
 
 
 class Bar:
-    """The content begins behind a bar."""
+    """Content stands between two bars."""
 
-    content_at: int | None = None
-    is_undecided = True
-    seen = ""
+    is_content, is_undecided = False, False
 
-    def push(self, text: str) -> None:
-        self.seen += text
-        if "|" in self.seen:
-            self.content_at = self.seen.index("|") + 1
+    def searched(self, text: str, is_last: bool = False) -> str:
+        return "".join(map(self._searched, text))
 
-    def finish(self) -> None: ...
+    def _searched(self, character: str) -> str:
+        self.is_content ^= character == "|"
+        return character if self.is_content else HIDDEN
 
 
 def test_a_stop_string_before_the_content_ends_nothing() -> None:
@@ -202,8 +219,10 @@ def test_a_stop_string_before_the_content_ends_nothing() -> None:
     assert detokenizer.stop_string == "STOP"
 
 
-class Decided(Bar):
-    is_undecided = False
+def test_a_stop_string_is_searched_in_each_part_of_the_content_alone() -> None:
+    detokenizer = Detokenizer(texts("|ST", "|OP", "STOP", "|OP ", "STOP", "|"), ("STOP",), boundary=Bar())
+    assert "".join(detokenizer.push(id) for id in range(6)) == "|ST|OPSTOP|OP "
+    assert detokenizer.stop_string == "STOP"
 
 
 CONTROL = "<|call|>"
@@ -217,7 +236,7 @@ CONTROL = "<|call|>"
         (("a", "", "b"), {"ignore_stop_until": 2}, "ab"),
         (("a E", "", "b"), {"stop": ("END", CONTROL)}, "a E"),
         (("a\xff", "", "b"), {}, "a\xff"),
-        (("a", "", "b"), {"boundary": Decided()}, "ab"),
+        (("a", "", "b"), {"boundary": Bar()}, "ab"),
         (("a|c", "", "b"), {"boundary": Bar()}, "a|c"),
         (("a", "", "b"), {"boundary": Late()}, "a"),
         (("a", CONTROL, "b"), {"skip_special_tokens": False}, "a"),

@@ -27,6 +27,8 @@ CASES = [
     ("a</think>\n\n", True, "a", ""),
     ("a \n\n \n  \n b \n \n \n</think>\n\n\n \n c", True, "a \n\n \n  \n b", " \n c"),
     (" \n \n  \n x", False, "", " \n \n  \n x"),
+    ("<think><think>\n<think> <think>a</think>b", False, "a", "b"),
+    ("<think> <think>\na <think>", True, "a <think>", ""),
 ]
 
 

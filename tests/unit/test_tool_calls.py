@@ -12,9 +12,12 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from service.context.prompt import Chat, build_prompt
 from service.errors import InvalidRequest
-from service.text.arguments import parsed
+from service.text.arguments import parsed, whole
 from service.text.messages import Message, ToolCall
 from service.text.tokenizer import Tokenizer
+from service.text.tools.described import as_texts
+from service.text.tools.formats import GENERIC, KIMI
+from service.text.tools.ids import NUMBERED, with_ids
 from tests.tokenizers import CHAT_TEMPLATE, byte_level, llama, load
 from tests.tools import CHAT, PRICE, TEMPLATES, WEATHER
 
@@ -211,6 +214,7 @@ def test_arguments_are_composed_inside_their_texts(simple: Tokenizer) -> None:
 NO_OBJECTS = [
     *("[]", "1", "{", '{"a": NaN}', '{"a": Infinity}', '{"a": -1e999}', "null", '"x"', "{} {}"),
     *('{"a": ' + "[" * 40 + "]" * 40 + "}", "[" * 100_000, '{"n": ' + "9" * 5000 + "}"),
+    *(r'{"a": "\ud83d"}', r'{"\ud83d": 1}', r'{"a": [["\udc00 "]]}'),
 ]
 
 
@@ -218,6 +222,7 @@ def test_arguments_that_are_no_object() -> None:
     for text in NO_OBJECTS:
         with pytest.raises(InvalidRequest, match="must be a JSON object"):
             parsed(text)
+        assert not text.startswith("{") or parsed(whole(text)) == {"INVALID_JSON": text}
 
 
 def test_many_numbers_are_input_as_well(simple: Tokenizer) -> None:
@@ -228,8 +233,26 @@ def test_many_numbers_are_input_as_well(simple: Tokenizer) -> None:
 
 def test_lone_surrogates_in_arguments_are_refused(simple: Tokenizer) -> None:
     for arguments in ('{"a": "\\ud800"}', '{"\\ud800": 1}'):
-        with pytest.raises(InvalidRequest, match=r"messages\[1\].tool_calls"):
+        with pytest.raises(InvalidRequest, match="without lone surrogates"):
             simple.render_chat([Message("user", "x"), called(arguments)])
+
+
+def test_a_result_is_that_of_the_last_call_of_its_id() -> None:
+    """A client may number the calls of each turn anew."""
+
+    def turn(name: str) -> tuple[Message, ...]:
+        call = ToolCall("call_0", name, "{}")
+        return Message("assistant", "", tool_calls=(call,)), Message("tool", "x", tool_call_id="call_0")
+
+    chat = (*turn("weather"), Message("user", "x"), *turn("mail"))
+    sent = with_ids(NUMBERED, chat)
+    ids = [call.id for message in sent for call in message.tool_calls]
+    assert ids == ["functions.weather:0", "functions.mail:1"]
+    assert [message.tool_call_id for message in sent if message.role == "tool"] == ids
+    texts = [KIMI.as_text(message).content for message in sent if message.tool_calls]
+    assert all(id in text for id, text in zip(ids, texts, strict=True))
+    results = [message.content for message in as_texts(GENERIC, chat) if message.content.startswith("Result")]
+    assert results == ["Result of weather: x", "Result of mail: x"]
 
 
 def test_an_estimate_counts_calls(simple: Tokenizer) -> None:

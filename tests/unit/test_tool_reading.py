@@ -13,7 +13,9 @@ import pytest
 from service.errors import UnsupportedField
 from service.text.messages import Tool
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
-from service.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, known_format
+from service.text.tools.bodies import value_of
+from service.text.tools.formats import HARMONY, HERMES, JSON, KIMI, LLAMA, MISTRAL, PYTHONIC, known_format
+from service.text.tools.harmony import ChannelReader
 from tests.grammars import encode, vocabulary
 
 ARGUMENTS = '{"city": "서울}\\"", "days": 3}'
@@ -23,6 +25,19 @@ NONSENSE = "<tool_call>nonsense</tool_call>"
 TURNED = '<tool_call>\n{"arguments": {"a": 1}, "name": "order"}\n</tool_call>'
 LLAMA_CALL = f'{{"name": "weather", "parameters": {ARGUMENTS}}}'
 WEATHER, ORDER = ("weather", ARGUMENTS), ("order", "{}")
+NO_CALLS = [
+    (HERMES, r'<tool_call>{"arguments": "{\"city\": \"\ud83d\"}", "name": "order"}</tool_call>'),
+    (HERMES, r'<tool_call>{"function": {"name": "order", "arguments": {"city": "\ud83d"}}}</tool_call>'),
+    (PYTHONIC, r'[order(city="\ud83d")]'),
+    (PYTHONIC, "[order(x={[1]: 2})]"),
+    (PYTHONIC, "[order(x={{}})]"),
+    (PYTHONIC, f"[order(x=1{'0' * 400}+1j)]"),
+    (PYTHONIC, f"[order(x={'-' * 20_000}1)]"),
+    (PYTHONIC, f"[order(x={'(' * 150}1{')' * 150}+'a')]"),
+    (PYTHONIC, '[order(**{"x": 1})]'),
+    (PYTHONIC, "[order(x=f'{y}')]"),
+    (PYTHONIC, "[order(x=b'a')]"),
+]
 CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
     (HERMES, HERMES_CALL, "", [WEATHER]),
     (HERMES, f"It rains. \n{HERMES_CALL}\n{HERMES_ORDER}\n", "It rains.", [WEATHER, ORDER]),
@@ -51,6 +66,7 @@ CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
     (MISTRAL, "hi [TOOL", "hi [TOOL", []),
     (MISTRAL, "[TOOL_CALLS] nothing", "[TOOL_CALLS] nothing", []),
     (JSON, '{"name": "order", "arguments": {}}', "", [ORDER]),
+    *((form, text, text, []) for form, text in NO_CALLS),
 ]
 
 
@@ -81,6 +97,22 @@ def test_calls_apart_from_content() -> None:
         for seed in range(50):
             rng = random.Random(seed)
             assert read(form, text, partial(rng.randint, 1, 9)) == (content, calls)
+
+
+def test_a_value_is_the_whole_text() -> None:
+    for text in ('"Hello", "b": "c"', '1, "": 2', '1, "x": {"y": 2}', "1}", r'{"a": "\ud83d"}'):
+        assert value_of(text) == text
+    for text, value in (('{"a": 1}', {"a": 1}), ("None", None), (" 1 ", 1), ('"1, 2"', "1, 2")):
+        assert value_of(text) == value
+
+
+def test_a_name_may_have_colons() -> None:
+    begins = CallBegun(0, "ns:1:get")
+    harmony = ChannelReader(HARMONY, {"ns:1:get": {}})
+    assert begins in harmony.push("<|channel|>commentary to=functions.ns:1:get <|constrain|>json<|message|>{}")
+    for number in ("", ":0", ":12"):
+        kimi = CallReader(KIMI, {"ns:1:get": {}})
+        assert begins in kimi.push(f"{KIMI.opening}functions.ns:1:get{number}<|tool_call_argument_begin|>{{}}")
 
 
 def test_arguments_go_out_as_they_come() -> None:

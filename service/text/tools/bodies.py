@@ -17,8 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from service.errors import InvalidRequest
-from service.text.arguments import MOST_LEVELS, parsed
+from service.text.arguments import MOST_LEVELS, loaded
 
 Found = tuple[str, dict[str, Any]]
 _GEMMA_CALL: Final = re.compile(r"\s*call:\s*([\w.:-]+)\s*(?=\{)")
@@ -26,6 +25,8 @@ _GEMMA_TEXT: Final = re.compile(r'(<escape>|<\|"\|>|")(.*?)\1', re.DOTALL)
 _GEMMA_WORD: Final = re.compile(r"[^,:{}\[\]]+")
 _WORDS: Final = {"True": True, "False": False, "None": None}
 _JSON_WORDS: Final = {"true": True, "false": False, "null": None}
+_NO_PYTHON: Final = (SyntaxError, ValueError, TypeError, OverflowError, RecursionError, MemoryError)
+"""What `ast` raises: `{[1]: 2}` is a TypeError, a whole number of 400 digits plus `1j` an OverflowError."""
 
 
 def python_calls(body: str) -> list[Found]:
@@ -38,7 +39,7 @@ def python_calls(body: str) -> list[Found]:
         tree = ast.parse(body.strip(), mode="eval").body
         nodes = tree.elts if isinstance(tree, ast.List) else [tree]
         calls = [_python_call(node) for node in nodes]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except _NO_PYTHON:
         return []
     return calls
 
@@ -57,7 +58,7 @@ class _JsonWords(ast.NodeTransformer):
 
 
 def _python_call(node: ast.expr) -> Found:
-    if not isinstance(node, ast.Call) or node.args:
+    if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
         raise ValueError("no call with names for its arguments")
     arguments = {str(each.arg): ast.literal_eval(_JsonWords().visit(each.value)) for each in node.keywords}
     return ast.unparse(node.func), arguments
@@ -125,14 +126,16 @@ def value_of(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
-        return parsed(f'{{"": {text}}}')[""]
-    except InvalidRequest:
+        return loaded(text, MOST_LEVELS - 1)
+    except ValueError:
         return text
 
 
 def written(value: Any) -> str | None:
-    """Returns a value as JSON; None for one that JSON does not have."""
+    """Returns a value as JSON; None for one that JSON or UTF-8 does not have."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except (ValueError, TypeError, RecursionError):
         return None
+    return text

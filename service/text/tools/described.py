@@ -51,10 +51,11 @@ def _definitions(form: ToolFormat, tools: Sequence[Item]) -> str:
 
 
 def as_texts(form: ToolFormat, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Returns the messages with calls and results as text."""
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    """Returns the messages with calls and results as text. A result belongs to the last call of its id before it."""
+    names = dict[str, str]()
 
     def as_text(message: Message) -> Message:
+        names.update((call.id, call.name) for call in message.tool_calls)
         if message.role != "tool":
             return form.as_text(message)
         name = names.get(message.tool_call_id or "", message.name or "the call")

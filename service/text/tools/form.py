@@ -8,6 +8,7 @@ from typing import Final
 
 from service.text.arguments import parsed, whole
 from service.text.messages import Message, ToolCall
+from service.text.tools.ids import NUMBERED, numbered
 from service.text.tools.writing import NAME, Writing
 
 _OBJECT: Final = '{"name": "$", "arguments": '
@@ -77,4 +78,7 @@ class ToolFormat:
         arguments = call.arguments or "{}"
         if self.writing is not None:
             arguments = self.writing.arguments(parsed(whole(arguments)))
-        return f"{self.written(call.name)}{arguments}{self.tail}"
+        head = self.written(call.name)
+        if self.ids == NUMBERED and call.id:
+            head = head.replace(numbered(call.name, 0), call.id)
+        return f"{head}{arguments}{self.tail}"

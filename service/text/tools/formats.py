@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from service.text.tools.form import ToolFormat
-from service.text.tools.ids import NINE, NUMBERED
-from service.text.tools.writing import Style, Writing
+from service.text.tools.ids import NINE, NUMBERED, numbered
+from service.text.tools.writing import NAME, Style, Writing
 
 PYTHON_TAG: Final = "<|python_tag|>"
 FINAL: Final = "<|channel|>final<|message|>"
@@ -24,7 +24,7 @@ FINAL: Final = "<|channel|>final<|message|>"
 
 
 _MISTRAL_NAME: Final = re.compile(r"\s*([\w.:-]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*")
-_KIMI_NAME: Final = re.compile(r"\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*")
+_KIMI_NAME: Final = re.compile(r"\s*(?:functions\.)?([\w.:-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*")
 _DEEPSEEK_NAME: Final = re.compile(r"\s*(?:function<｜tool▁sep｜>)?([\w.:-]+)(?:<｜tool▁sep｜>|\s*```json)\s*")
 
 HARMONY: Final = ToolFormat(
@@ -99,7 +99,7 @@ KIMI: Final = ToolFormat(
     around=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     writes_around=True,
     separator="",
-    head="functions.$:0<|tool_call_argument_begin|>",
+    head=f"{numbered(NAME, 0)}<|tool_call_argument_begin|>",
     tail="",
     name_of=_KIMI_NAME,
     inner=("<|tool_call_argument_begin|>",),

@@ -14,12 +14,14 @@ import re
 from collections.abc import Callable, Generator
 from typing import Final
 
+from service.text.detokenizer import HIDDEN, Boundary
+from service.text.tools.form import ToolFormat
 from service.text.tools.pieces import Content, Thought
 from service.text.tools.reading import CallReader
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS: Final = (_START, _CHANNEL, "<|end|>", "<|call|>", "<|return|>")
-_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.:-]+)")
 
 
 class ChannelReader(CallReader):
@@ -77,3 +79,54 @@ class ChannelReader(CallReader):
                 source.take()
                 return ""
             yield
+
+
+class ChannelBoundary(ChannelReader):
+    """Tells the texts of messages from marks, headers and reasoning, for stop strings: the first are content, a call's
+    arguments too."""
+
+    def __init__(self, form: ToolFormat, reasoning: Boundary | None) -> None:
+        """`reasoning` tells the reasoning that the answer begins with."""
+        self._reasoning = reasoning
+        self._pushed = 0
+        self._parts: list[str] = []
+        self._told = 0  # characters in all parts so far
+        self._is_text = False
+        super().__init__(form, {})
+
+    @property
+    def is_content(self) -> bool:
+        return (self._reasoning is None or self._reasoning.is_content) and self._is_text and not self.source.held
+
+    @property
+    def is_undecided(self) -> bool:
+        return bool(self.source.held) or (self._reasoning is not None and self._reasoning.is_undecided)
+
+    def searched(self, text: str, is_last: bool = False) -> str:
+        if self._reasoning is not None:
+            text = self._reasoning.searched(text, is_last)
+        content = text.lstrip(HIDDEN)
+        self._pushed += len(content)
+        self.push(content)
+        if is_last:
+            self.finish()
+        self._tell("")
+        parts, self._parts = self._parts, []
+        return HIDDEN * (len(text) - len(content)) + "".join(parts)
+
+    def give(self, text: str) -> None:
+        self._tell(text)
+
+    def _think(self, text: str) -> None: ...
+
+    def _up_to_mark(self, sink: Callable[[str], None]) -> Generator[None, None, str]:
+        self._is_text = sink == self.give
+        mark = yield from super()._up_to_mark(sink)
+        self._is_text = False
+        return mark
+
+    def _tell(self, text: str) -> None:
+        """Content was taken: what was taken before it and is not told is none."""
+        taken = self._pushed - len(self.source.held)
+        self._parts += (HIDDEN * (taken - len(text) - self._told), text)
+        self._told = taken

@@ -21,22 +21,29 @@ def new_id(kind: str) -> str:
 
 
 def with_ids(kind: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Returns the messages with ids of this kind; "" takes all."""
+    """Returns the messages with ids of this kind; "" takes all. A result belongs to the last call of its id before it:
+    clients may number the calls of each turn anew."""
     if not kind:
         return messages
     known: dict[str | None, str] = {}
-    numbered: list[Message] = []
+    changed, number = list[Message](), 0
     for message in messages:
         calls = tuple(
-            ToolCall(known.setdefault(call.id, _id(kind, call, len(known))), call.name, call.arguments)
-            for call in message.tool_calls
+            ToolCall(_id(kind, call, at), call.name, call.arguments)
+            for at, call in enumerate(message.tool_calls, number)
         )
+        number += len(calls)
+        known |= {call.id: new.id for call, new in zip(message.tool_calls, calls, strict=True)}
         result = known.get(message.tool_call_id, message.tool_call_id)
-        numbered.append(replace(message, tool_calls=calls, tool_call_id=result))
-    return tuple(numbered)
+        changed.append(replace(message, tool_calls=calls, tool_call_id=result))
+    return tuple(changed)
+
+
+def numbered(name: str, number: int) -> str:
+    return f"functions.{name}:{number}"
 
 
 def _id(kind: str, call: ToolCall, number: int) -> str:
     if kind == NUMBERED:
-        return f"functions.{call.name}:{number}"
+        return numbered(call.name, number)
     return call.id if _NINE.fullmatch(call.id) else sha256(call.id.encode()).hexdigest()[:9]

@@ -235,13 +235,15 @@ class CallReader:
 
 
 def _text(value: str) -> str:
-    """Returns the text of a JSON string; another value as it stands."""
+    """Returns the text of a JSON string; another value, or a text that UTF-8 does not have, as it stands."""
     if not value.startswith('"'):
         return value
     try:
-        return str(json.loads(value, strict=False))
+        text = str(json.loads(value, strict=False))
+        text.encode()
     except ValueError:
         return value
+    return text
 
 
 def _first(texts: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from service.api.http.encoding import event
+from service.api.http.encoding import encode, event
 from service.api.http.errors import ErrorDialect, body_of
 from service.api.openai.responses.conversations import conversation_id
 from service.api.openai.responses.output import Output
@@ -71,7 +71,7 @@ class ResponseSerialiser(Serialiser):
         shown = self._numbered({"type": "error", **{name: details[name] for name in ("code", "message", "param")}})
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": error.message}}
-        response = {**begun, **failed, "output": self._output.shown()}
+        response = {**begun, **failed, "output": [item for item in self._output.shown() if _is_text(item)]}
         return created + shown + self._numbered({"type": "response.failed", "response": response})
 
     def response(self, answer: Answer) -> Json:
@@ -148,6 +148,15 @@ class ResponseSerialiser(Serialiser):
 
 
 ECHOED: Final = {"text", "tools", "tool_choice"}
+
+
+def _is_text(item: Json) -> bool:
+    """Whether an item can be sent. A failure may be that an item cannot."""
+    try:
+        encode(item)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _cut(answer: Answer) -> str | None:
