@@ -25,7 +25,7 @@ from service.engine.protocol.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, UnsupportedField
 from service.generation.admission import TOKENS, Admission, in_time, refusals, refuse_failed_end
 from service.generation.answer import Answer, Delta, Opening
-from service.generation.bounds import bounded_max_tokens, build
+from service.generation.bounds import bounded_max_tokens, build, input_budget
 from service.generation.conversations import Conversations, OpenTurn
 from service.generation.features import at_version, messages_of, refuse_described, refuse_text_stops
 from service.generation.guard import Guard
@@ -108,13 +108,17 @@ class Answers:
         DeadlineExceeded; at any time GenerationFailed and Unavailable. One request's error ends all.
         """
         opening = opening or Opening()
+        self.refuse_more_than_all(requests)
         if requests[0].embedding is not None:
             return self._vectors(requests, opening)
-        if not requests[0].is_background:
-            self.admission.refuse_more_than_all(sum(request.best_of for request in requests))
         if len(requests) == 1:
             return self._answer(requests[0], opening, record)
         return merged([self._answer(request, opening) for request in requests])
+
+    def refuse_more_than_all(self, requests: Sequence[GenerationRequest]) -> None:
+        """Raises InvalidRequest for more sequences than may ever be in progress. Embeddings come in turns."""
+        if requests[0].embedding is None and not requests[0].is_background:
+            self.admission.refuse_more_than_all(sum(request.best_of for request in requests))
 
     async def read(self, model: str | None, work: Callable[[Deployment], T]) -> T:
         """Returns what `work` reads in a thread, with the deployment of `model`. Raises what loading raises, Overloaded
@@ -258,7 +262,8 @@ class Answers:
         request = await rendered(request, deployment, partial(self._at_version, request, deployment))
         request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)
-        request = await self.conversations.counted_by(request, deployment.manifest.digest)
+        budget = input_budget(request, deployment)
+        request = await self.conversations.counted_by(request, deployment.manifest.digest, budget)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
         return request, prompt, bounded_max_tokens(request, deployment, prompt)

@@ -4,7 +4,8 @@ read here what an owner has used everywhere; between two writes an instance know
     answers, requests ─▶ new ─▶ being written ─▶ database ─▶ stored
     spent, as a quota sees it = stored + being written + new
 
-What a crash loses is the last second. While the database is away, counts wait in memory.
+What a crash loses is the last second. While the database is away, counts wait in memory. Where it is lost between a
+commit and its acknowledgement, the counts of one write are counted twice: a quota ends earlier, never later.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class Usage:
         return found
 
     async def write(self) -> None:
-        """Writes what is new, and reads what other instances have counted. Raises what the store raises; then nothing
-        was written, and the next call writes it. A write goes on to its end when the caller is cancelled."""
+        """Writes what is new, and reads what other instances have counted. Raises what the store raises; then the
+        next call writes what is new again. A write goes on to its end when the caller is cancelled."""
         self._forget()
         if not self._new and not self.known_owners:
             return

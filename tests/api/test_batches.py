@@ -143,6 +143,22 @@ async def test_a_defect_does_not_hold_the_others_up(serve: Serve, monkeypatch: p
         assert failed["status"] == "failed" and failed["errors"]["data"][0]["code"] == "server_error"
 
 
+async def test_a_line_is_tried_again_where_its_caller_cannot_be_read(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service.errors import Unavailable
+    from service.generation.batches.run import LineRequest
+
+    def away(owner: str, keys: Any) -> Any:
+        raise Unavailable("The keys cannot be read", retry_after=3)
+
+    monkeypatch.setattr("service.api.openai.files.batch_lines.caller_behind", away)
+    async with serve() as world:
+        ask = world.app.state.service.batch_worker._answer
+        reply = await ask(LineRequest("anonymous", URL, json.dumps(request("a")["body"]).encode(), "batch_1:1"))
+        assert (reply.status, reply.retry_after) == (503, 3)
+
+
 async def test_cancel_keeps_what_is_answered(serve: Serve) -> None:
     async with serve(engine={"step_seconds": 0.02}) as world:
         lines = [request(f"{n}", max_tokens=3) for n in range(300)]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
+import threading
+import zlib
 from array import array
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from msgspec import structs
 
+from service.api.ollama.embeddings import EmbedSerialiser
+from service.api.openai.embeddings import EmbeddingSerialiser
 from service.engine.protocol.messages import Pooling
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import openai_error
@@ -145,6 +150,37 @@ async def test_the_same_key_gets_the_same_bytes(world: World) -> None:
     assert [each.status_code for each in bodies] == [200, 200]
     assert bodies[0].content == bodies[1].content
     assert len(world.engine.requests) == len(TEXTS)
+
+
+@pytest.mark.parametrize(("path", "key"), [("/v1/embeddings", False), ("/v1/embeddings", True), ("/api/embed", False)])
+async def test_bodies_of_many_vectors_are_made_beside_the_event_loop(
+    world: World, monkeypatch: pytest.MonkeyPatch, path: str, key: bool
+) -> None:
+    """Each vector by itself, since the encoder keeps all threads waiting; compressed there too. A few are made at
+    once."""
+    made, wholes, loop = list[tuple[str, bool]](), list[dict[str, Any]](), threading.get_ident()
+
+    def note(where: Any, name: str, results: list[Any]) -> None:
+        real = getattr(where, name)
+
+        def noted(*given: Any, **options: Any) -> Any:
+            made.append((name, threading.get_ident() == loop))
+            results.append(real(*given, **options))
+            return results[-1]
+
+        monkeypatch.setattr(where, name, noted)
+
+    note(EmbeddingSerialiser, "whole", wholes)
+    note(EmbedSerialiser, "whole", wholes)
+    note(zlib, "compress", [])
+    for texts in (["a"], ["a"] * 40):
+        made.clear()
+        headers = {"Idempotency-Key": f"vectors-{len(texts)}"} if key else {}
+        answer = await world.client.post(path, json={"model": "demo", "input": texts}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert made == [("whole", len(texts) == 1 and not key), *([("compress", False)] if key else [])]
+        vectors = wholes[-1].get("embeddings") or [each["embedding"] for each in wholes[-1]["data"]]
+        assert {type(each) for each in vectors} == {msgspec.Raw} and len(vectors) == len(texts)
 
 
 async def test_openais_client(serve: Serve) -> None:

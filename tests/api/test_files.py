@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import FileResponse
 
 from service.api.edge.draining import MOST_BYTES
 from service.storage.sessions.store import utc_now
@@ -130,6 +131,35 @@ async def test_the_total_has_its_own_refusal_with_the_numbers(serve: Serve) -> N
         await world.client.delete(f"/v1/files/{first['id']}")
         await upload(world, b"x" * 5000)
         assert world.app.state.service.files.arriving == 0
+
+
+@pytest.mark.parametrize("when", ["before its content is looked for", "before it is opened", "before it is sent"])
+async def test_a_file_that_is_deleted_meanwhile_is_sent_whole_or_is_not_there(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async with serve() as world:
+        id = (await upload(world))["id"]
+        files = world.app.state.service.files
+        place = {"before its content is looked for": (files, "get"), "before it is opened": (files, "path")}
+        owner, name = place.get(when, (FileResponse, "__call__"))
+        real = getattr(owner, name)
+
+        async def then_deleted(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            if when == "before it is sent":
+                await files.delete("anonymous", id)
+                return await real(*arguments)
+            found = await real(*arguments)
+            await files.delete("anonymous", id)
+            return found
+
+        monkeypatch.setattr(owner, name, then_deleted)
+        response = await world.client.get(f"/v1/files/{id}/content")
+        if when == "before it is sent":
+            assert (response.status_code, response.content) == (200, LINES)
+        else:
+            openai_error(response, 404, "not_found")
+        assert on_disk(world) == []
 
 
 async def test_another_owner_s_file_is_not_there(serve: Serve) -> None:

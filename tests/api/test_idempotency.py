@@ -161,6 +161,15 @@ async def test_two_keys_are_none(world: World) -> None:
     error(await world.client.post("/generate", json={"inputs": "x"}, headers=headers), 422, "invalid_request")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_never_fits_claims_no_key(serve: Serve, database: str, stream: bool) -> None:
+    async with serve(database_url=database, max_in_progress=2) as world:
+        body = {"messages": CHAT, "n": 4, "temperature": 1, "stream": stream}
+        for _ in range(2):
+            openai_error(await post(world, "/v1/chat/completions", body), 400, "invalid_request")
+        assert (await post(world, "/v1/chat/completions", {**body, "n": 2})).status_code == 200
+
+
 async def test_routes_that_generate_nothing_take_no_notice(world: World) -> None:
     """A client that sends one with every POST, even the same."""
     for path, body in (("/v1/sessions", {}), ("/v1/sessions", {"title": "b"}), ("/tokenize", {"inputs": "x"})):
@@ -430,6 +439,26 @@ async def test_an_answer_and_its_key_are_stored_together(
         kind: AnswerKind = "response" if "responses" in path else "chat.completion"
         found, _ = await store.answers.all("anonymous", WantedAnswers(kind), 10)
         assert [each.id for each in found] == [id]
+
+
+@pytest.mark.parametrize(("path", "body"), STORED)
+async def test_a_deleted_answer_is_not_repeated(world: World, path: str, body: dict[str, Any]) -> None:
+    first = await post(world, path, body)
+    stored = f"{path}/{first.json()['id']}"
+    assert_repeated(first, await post(world, path, body))
+    assert (await world.client.delete(stored)).status_code == 200
+    again = await post(world, path, body)
+    assert REPLAYED not in again.headers and again.json()["id"] != first.json()["id"]
+    assert (await world.client.get(stored)).status_code == 404
+
+
+async def test_an_answer_that_is_too_large_to_keep_is_done_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.storage.sessions.idempotency.MOST_BYTES", 8)
+    turn = {"session_id": await made(world), "messages": CHAT, "parameters": SHORT}
+    assert (await post(world, "/generate", turn)).status_code == 200
+    told = error(await post(world, "/generate", turn), 409, "conflict")["error"]
+    assert "too large to be kept" in told and len(world.engine.requests) == 1
+    assert len(await said(world, str(turn["session_id"]))) == 2
 
 
 async def test_without_the_database_only_keys_are_refused(serve: Serve, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from service.errors import NotFound
+from service.storage.sessions import StoredAnswer
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, World, over_http, says, serving
 from tests.tools import WITH_TOOLS
@@ -185,6 +186,30 @@ async def test_a_deleted_response_is_gone_on_from_no_more(client: Any) -> None:
         await client.responses.create(model="demo", input="셋", previous_response_id=second.id)
     assert refused.value.param == "previous_response_id"
     assert (await client.responses.retrieve(second.id)).output_text == second.output_text
+
+
+def brought(id: str, items: int, previous: str | None = None) -> StoredAnswer:
+    """A response whose request brought so many items."""
+    asked = [{"type": "message", "role": "user", "content": f"{number}"} for number in range(items)]
+    return StoredAnswer(id, "response", "demo:1", {}, asked, {"output": []}, previous)
+
+
+async def test_a_thread_may_have_more_items_than_a_request(serve: Serve) -> None:
+    async with serve() as world:
+        stored = (await world.app.state.service.answers.conversations.store()).answers
+        await stored.add("anonymous", brought("resp_1", 2100))
+        await stored.add("anonymous", brought("resp_2", 2100, "resp_1"))
+        answer = await ask(world, previous_response_id="resp_2", input="그래서?", truncation="auto")
+        assert answer["context"]["dropped_tokens"] > 0 and "그래서?" in prompts(world)[-1]
+
+
+async def test_a_thread_that_is_too_long_is_refused_by_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.openai.responses.routes.MOST_BEFORE", 4)
+    stored = (await world.app.state.service.answers.conversations.store()).answers
+    await stored.add("anonymous", brought("resp_1", 4))
+    await stored.add("anonymous", brought("resp_2", 1, "resp_1"))
+    assert (await ask(world, previous_response_id="resp_1", input="x"))["status"] == "completed"
+    assert await refused(world, previous_response_id="resp_2") == "previous_response_id"
 
 
 async def test_another_owners_response_is_not_there(serve: Serve) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from service.api.http.scopes import EVERY
+from service.api.edge import early_answers
+from service.api.http.scopes import EVERY, is_counted
 from service.api.router import plain_routes
 from service.errors import Forbidden, Unauthorized
 from service.ui import routes as ui
@@ -85,6 +86,18 @@ CENSUS: Final = {
 """Routes by whose they are; `admin` has every scope."""
 
 
+COUNTED: Final = """
+    POST / | POST /generate | POST /generate_stream | POST /tokenize | POST /detokenize | POST /chat_tokenize
+    POST /v1/sessions/{}/regenerate | POST /v1/context/preview | POST /v1/messages | POST /v1/messages/count_tokens
+    POST /v1/completions | POST /v1/embeddings | POST /v1/chat/completions
+    POST /v1/responses | POST /v1/responses/input_tokens | POST /v1/batches
+    POST /api/chat | POST /api/generate | POST /api/embed | POST /api/embeddings
+    POST /v2/models/{}/generate | POST /v2/models/{}/generate_stream | POST /v2/models/{}/infer
+    POST /v2/models/{}/versions/{}/generate | POST /v2/models/{}/versions/{}/generate_stream
+    POST /v2/models/{}/versions/{}/infer"""
+"""Routes that quotas count and refuse; every other one is there for a key whose quota is used up."""
+
+
 def rows() -> dict[tuple[str, str], str]:
     found = dict[tuple[str, str], str]()
     for whose, routes in CENSUS.items():
@@ -119,6 +132,13 @@ async def test_no_route_is_without_a_row() -> None:
     found = ((method, route.path) for route in plain_routes(ui) for method in route.methods or ())
     routes = {(method, re.sub(r"\{[^}]*\}", "{}", path)) for method, path in found}
     assert {each for each in routes if each[0] != "HEAD"} == ROWS.keys()
+
+
+async def test_quotas_count_what_has_something_answered() -> None:
+    routes = [(method, route.path) for route in plain_routes(ui) for method in route.methods or ()]
+    found = {f"{method} {re.sub(r'{[^}]*}', '{}', path)}" for method, path in routes if is_counted(method, path)}
+    assert found == set(re.split(r"\s*[|\n]\s*", COUNTED.strip()))
+    assert all(is_counted("POST", path) for path in early_answers.PATHS), "the door refuses no other"
 
 
 async def test_a_key_does_what_its_scope_says(world: World, bearers: dict[str, dict[str, str]]) -> None:

@@ -17,6 +17,7 @@ from service.generation.usage import FORGOTTEN_SECONDS, Usage
 from service.storage.keys import KeyLimits
 from service.storage.sessions import SessionStore
 from service.storage.usage import DAY, HOUR, KEPT, MINUTE
+from tests.api.batching import create, jsonl, request, upload
 from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import CACHED, World, publish, serving
@@ -103,6 +104,34 @@ async def test_a_spent_day_stays_spent_after_a_restart(tmp_path: Path) -> None:
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
         moments.move(6 * HOUR)
         assert await ask(world, headers) == 200
+
+
+@pytest.mark.parametrize("limits", [{"tokens_per_day": 4}, {"requests_per_day": 3}])
+async def test_a_spent_key_still_reads_ends_and_deletes_its_own(tmp_path: Path, limits: dict[str, int]) -> None:
+    async with serving(tmp_path, admin_key=KEY) as world:
+        _, headers = await made(world, limits=limits)
+        client = world.client
+        client.headers.update(headers)
+        for _ in range(5):
+            assert (await client.get("/v1/batches")).status_code == 200
+        batch, file = await create(world, jsonl([request("a")])), await upload(world, jsonl([request("b")]))
+        chat = {"messages": [{"role": "user", "content": "hi"}], "store": True, "max_tokens": 4}
+        completion = (await client.post("/v1/chat/completions", json=chat)).json()["id"]
+        response = (await client.post("/v1/responses", json={"input": "hi", "max_output_tokens": 4})).json().get("id")
+        assert await ask(world, headers) == 429 and (await client.post("/v1/batches", json={})).status_code == 429
+        stored = f"/v1/chat/completions/{completion}"
+        for method, path, body in (
+            ("GET", f"/v1/batches/{batch['id']}", None),
+            ("POST", f"/v1/batches/{batch['id']}/cancel", None),
+            ("GET", f"/v1/files/{file}/content", None),
+            ("DELETE", f"/v1/files/{file}", None),
+            ("POST", stored, {"metadata": {"a": "b"}}),
+            ("DELETE", stored, None),
+            ("DELETE", f"/v1/responses/{response}", None),
+        ):
+            answer = await client.request(method, path, json=body, headers=headers)
+            assert answer.status_code == (404 if "None" in path else 200), (method, path, answer.text)
+        assert await upload(world, jsonl([request("c")]))
 
 
 # What instances of one database count

@@ -4,107 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from service.generation.batches import worker
 from service.generation.batches.journal import Entry, Journal
-from service.generation.batches.pacing import Load
 from service.generation.batches.run import BatchRun, LineReply, LineRequest
-from service.generation.batches.worker import MOST_DEFECTS, BatchWorker, ServerState, WorkerLimits
-from service.storage.files.contents import Contents
-from service.storage.files.files import Files
-from service.storage.sessions import BatchFacts, SessionStore, StoredBatch
+from service.generation.batches.worker import MOST_DEFECTS, TAKE_OVER
+from service.storage.sessions import SessionStore
+from tests.batch_bench import DAY, LINES, Bench
 from tests.sessions import Clock, new_database
 from tests.waiting import until
-
-URL = "/v1/completions"
-FACTS = BatchFacts(endpoint=URL, output_seconds=3600)
-LINES = 3
-DAY = 24 * 3600.0
-
-
-@dataclass
-class Bench:
-    """A worker over a store and a data directory, without a server. A line is answered when `go` is set."""
-
-    store: SessionStore
-    directory: Path
-    clock: Clock
-    go: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: list[LineRequest] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.files = Files(self.directory / "files", self._found, 10**6, 10**9)
-        self.worker = BatchWorker(
-            self._found,
-            self.files,
-            Contents(self.directory / "batches"),
-            (self.answer, lambda value: msgspec.json.encode(value) + b"\n"),
-            ServerState(load=Load, rests=lambda: False),
-            WorkerLimits(8, 1.0, 10**6),
-            (URL,),
-        )
-
-    async def _found(self) -> SessionStore:
-        return self.store
-
-    async def answer(self, request: LineRequest) -> LineReply:
-        self.asked.append(request)
-        await self.go.wait()
-        return LineReply(200, "r", b"{}")
-
-    async def batch(self, name: str = "a", seconds: float = 30 * DAY) -> StoredBatch:
-        draft = self.files.contents.draft()
-        for n in range(1, LINES + 1):
-            line = {"custom_id": f"{name}{n}", "method": "POST", "url": URL, "body": {}}
-            draft.write(json.dumps(line).encode() + b"\n")
-        file = await self.files.keep("ann", draft, "in.jsonl", "batch", seconds)
-        self.clock.move(1)
-        return await self.store.batches.create("ann", file.id, FACTS)
-
-    async def begun(self, batch: StoredBatch, status: str, answered: int) -> None:
-        """Brings a batch to this status, with its first lines in the journal: the second has failed."""
-        if status == "validating":
-            return
-        claim = await self.store.batches.claim("another", lambda found: found.id == batch.id)
-        assert claim is not None
-        await self.store.batches.advance(claim, "in_progress", total=LINES)
-        if status == "finalizing":
-            await self.store.batches.advance(claim, "finalizing")
-        if status == "cancelling":
-            await self.store.batches.cancel("ann", batch.id)
-        await self.store.batches.release(claim)
-        journal = Journal(self.journal(batch))
-        journal.append([Entry(n, n != 2, b'{"custom_id":"a%d"}\n' % n) for n in range(1, answered + 1)])
-        journal.close()
-
-    def journal(self, batch: StoredBatch) -> Path:
-        return self.directory / "batches" / f"{batch.id}.journal"
-
-    async def now(self, batch: StoredBatch) -> StoredBatch:
-        return await self.store.batches.get("ann", batch.id)
-
-    async def status(self, batch: StoredBatch) -> str:
-        return (await self.now(batch)).status
-
-    def written(self, id: str | None) -> list[Any]:
-        lines = self.files.contents.path(id).read_bytes().splitlines() if id else []
-        return [json.loads(line)["custom_id"] for line in lines]
-
-    async def ends(self) -> None:
-        """Makes one pass."""
-        async with asyncio.timeout(20):
-            await self.worker._pass()
 
 
 @pytest.fixture
@@ -151,7 +66,7 @@ async def test_without_its_file_a_batch_ends_with_the_answers_that_it_has(
     batch = await bench.batch()
     await bench.begun(batch, status, answered)
     bench.files.contents.remove(batch.input_file_id)
-    bench.clock.move(DAY)
+    bench.clock.move(DAY if answered else DAY + TAKE_OVER.total_seconds())  # where another one might have the file
     other = await bench.batch("b")
     bench.go.set()
     await bench.ends()
@@ -199,6 +114,24 @@ async def test_a_defect_ends_a_cancelled_batch_too(bench: Bench, monkeypatch: py
             await bench.ends()
     done = await bench.now(batch)
     assert (done.status, [each["code"] for each in done.facts.errors]) == ("cancelled", ["server_error"])
+
+
+async def test_a_defect_leaves_the_answers_that_the_batch_has(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(run: BatchRun) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(BatchRun, "_answer_all", broken)
+    batch = await bench.batch()
+    await bench.begun(batch, "in_progress", 2)
+    for _ in range(MOST_DEFECTS):
+        with pytest.raises(RuntimeError, match="planted"):
+            await bench.ends()
+    done = await bench.now(batch)
+    assert (done.status, [each["code"] for each in done.facts.errors]) == ("failed", ["server_error"])
+    assert (done.facts.completed, done.facts.failed) == (1, 1)
+    assert bench.written(done.facts.output_file_id) == ["a1"]
+    assert bench.written(done.facts.error_file_id) == ["a2", "a3"]
+    assert bench.lines(done.facts.error_file_id)[1]["error"]["code"] == "server_error"
 
 
 @pytest.mark.parametrize("where", ["opening", "writing"])

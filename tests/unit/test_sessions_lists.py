@@ -4,6 +4,7 @@ what is another owner's is not there."""
 from __future__ import annotations
 
 import inspect
+import json
 import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -310,3 +311,28 @@ async def test_stored_answers_are_their_owner_s(store: SessionStore) -> None:
     assert ([each.id for each in found], has_more) == (["c"], True)
     found, has_more = await store.answers.all("ann", WantedAnswers(kind, metadata={"k": "w"}), 1)
     assert ([each.id for each in found], has_more) == (["a"], False)
+
+
+async def test_a_thread_is_read_without_the_texts_of_its_branches(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its JSON is decoded beside the event loop."""
+
+    def answer(id: str, previous: str | None) -> StoredAnswer:
+        return StoredAnswer(id, "response", "demo:1", {}, [{"id": id}], {"of": id}, previous)
+
+    for id, previous in (("a", None), ("b", "a"), ("c", "b"), *((f"branch {number}", "a") for number in range(20))):
+        await store.answers.add("ann", answer(id, previous))
+    decoded, real, loop = list[bool](), json.loads, threading.get_ident()
+
+    def loads(text: str) -> Any:
+        decoded.append(threading.get_ident() == loop)
+        return real(text)
+
+    monkeypatch.setattr(json, "loads", loads)
+    thread = await store.answers.thread("ann", "response", "c")
+    assert thread == [answer("a", None), answer("b", "a"), answer("c", "b")]
+    assert decoded == [False] * 9
+    await store.answers.delete("ann", "response", "b")
+    with pytest.raises(NotFound, match="'b'"):
+        await store.answers.thread("ann", "response", "c")

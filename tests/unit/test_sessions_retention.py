@@ -25,7 +25,7 @@ from service.storage.sessions import (
     StoredAnswer,
     retention,
 )
-from service.storage.sessions.claims import Done
+from service.storage.sessions.claims import Done, Finished
 from service.storage.sessions.idempotency import KEPT_SECONDS
 from tests.effort import drawn
 from tests.sessions import Clock, a_turn, new_database, say
@@ -141,6 +141,28 @@ async def test_deleting_takes_the_kept_answers_along(store: SessionStore) -> Non
     await store.append_turn("ann", session.id, a_turn(), done=Done(begun.claim, b"answer"))
     await store.delete("ann", session.id)
     assert await rows(store) == 0
+
+
+@pytest.mark.parametrize("by", ["delete", "expiry", "room"])
+async def test_a_removed_answer_takes_along_what_is_kept_for_its_key(database_url: str, clock: Clock, by: str) -> None:
+    """And the key is free again. The answer of another key stays."""
+    store = await SessionStore.open(database_url, Limits(max_per_owner=1, ttl_seconds=60), clock=clock)
+    for owner in ("ann", "bob"):
+        begun = await store.idempotency.begin(owner, "key", "hash")
+        assert isinstance(begun, Fresh)
+        answer = StoredAnswer(f"resp_{owner}", "response", "demo:1", {}, [], {})
+        await store.idempotency.finish(Done(begun.claim, owner.encode(), answer))
+    if by == "delete":
+        await store.answers.delete("ann", "response", "resp_ann")
+    elif by == "expiry":
+        clock.move(61)
+        await store.sweep()
+    else:
+        await store.answers.add("ann", StoredAnswer("resp_2", "response", "demo:1", {}, [], {}))
+    assert isinstance(await store.idempotency.begin("ann", "key", "hash"), Fresh)
+    others = await store.idempotency.begin("bob", "key", "hash")
+    assert isinstance(others, Fresh if by == "expiry" else Finished)
+    await store.close()
 
 
 async def test_erase_owner(store: SessionStore, clock: Clock) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from service.storage.sessions import Finished, Fresh, InProgress, NewReply, SessionStore
+from service.storage.sessions import Finished, Fresh, InProgress, NewReply, SessionStore, idempotency
 from service.storage.sessions.claims import LEASE_SECONDS, Claim, Done
 from service.storage.sessions.idempotency import KEPT_SECONDS
 from tests.sessions import Clock, a_turn, contents, needs_postgresql, new_database
@@ -192,6 +192,39 @@ async def test_kept_for_a_day(store: SessionStore, clock: Clock) -> None:
     assert await store.idempotency.begin("ann", "key", "hash") == Finished(ANSWER)
     clock.move(1)
     await fresh(store, body="another body")
+
+
+async def test_of_a_response_that_is_too_large_the_fact_is_kept(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repetition is told, and stores no second turn."""
+    monkeypatch.setattr(idempotency, "MOST_BYTES", len(ANSWER))
+    session = await store.create("ann")
+    await store.append_turn("ann", session.id, a_turn(), done=Done(await fresh(store), ANSWER + b"!"))
+    for call in (store.idempotency.begin("ann", "key", "hash"), store.idempotency.wait("ann", "key", "hash", 1)):
+        with pytest.raises(Conflict, match="too large to be kept"):
+            await call
+    await store.idempotency.finish(Done(await fresh(store, "key 2"), ANSWER))
+    assert await store.idempotency.begin("ann", "key 2", "hash") == Finished(ANSWER)
+
+
+async def test_an_owner_s_newest_responses_are_kept(
+    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to so many bytes, rows included; what others keep and what still runs stays."""
+    size = 1000 + idempotency._ROW_BYTES
+    monkeypatch.setattr(idempotency, "MOST_OWN_BYTES", 3 * size)
+    monkeypatch.setattr(idempotency, "_LOOK_BYTES", size)
+    begun = await store.idempotency.begin("bob", "0", "hash")
+    assert isinstance(begun, Fresh)
+    await store.idempotency.finish(Done(begun.claim, bytes(1000)))
+    await fresh(store, "running")
+    for number in range(5):
+        clock.move(1)
+        await store.idempotency.finish(Done(await fresh(store, str(number)), bytes(1000)))
+    kept = {key: await store.idempotency.begin("ann", key, "hash") for key in ("0", "1", "2", "3", "4", "running")}
+    assert [type(each) for each in kept.values()] == [Fresh] * 2 + [Finished] * 3 + [InProgress]
+    assert isinstance(await store.idempotency.begin("bob", "0", "hash"), Finished)
 
 
 async def test_a_key_that_cannot_be_kept(store: SessionStore) -> None:

@@ -72,6 +72,24 @@ async def test_a_cancelled_batch_goes_no_other_way(store: SessionStore) -> None:
     assert await store.batches.present() == {"cancelled": 1}
 
 
+@pytest.mark.parametrize("holder", ["nobody", "a silent worker", "a worker"])
+async def test_a_batch_that_nobody_has_begun_is_cancelled_at_once(
+    store: SessionStore, clock: Clock, holder: str
+) -> None:
+    batch = await a_batch(store)
+    claim = None if holder == "nobody" else await store.batches.claim("one", anything)
+    if holder == "a silent worker":
+        clock.move(LEASE_SECONDS)
+    status = "cancelling" if holder == "a worker" else "cancelled"
+    assert (await store.batches.cancel("ann", batch.id)).status == status
+    if status == "cancelled":
+        await store.files.delete("ann", "file-1")
+    if holder == "a silent worker":
+        assert claim is not None
+        with pytest.raises(Conflict, match="Another instance"):
+            await store.batches.advance(claim, "in_progress")
+
+
 async def test_files_and_batches_are_their_owner_s(store: SessionStore) -> None:
     batch = await a_batch(store)
     for refused in (

@@ -4,9 +4,11 @@ of an answer is stored before its client has all of it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Final
 
 from fastapi import Request
 from starlette.responses import Response
@@ -31,6 +33,9 @@ from service.api.shared.serialiser import Serialiser, WholeSerialiser
 from service.generation.answer import Answer, Delta
 from service.generation.request import GenerationRequest
 from service.storage.sessions import Finished
+
+MANY: Final = 16
+"""The body of more answers is made in a thread: streams wait for the event loop."""
 
 
 async def respond(
@@ -86,8 +91,9 @@ async def _begun(
     generation = Generation.begin(http, requests, stream=stream)
     if (key := key_of(http)) is None:
         return generation, None
+    service.answers.refuse_more_than_all(requests)  # what fails behind the claim must give it back
     claim = await while_connected(http.receive, claimed(service, key, requests))
-    return replay(http, claim) if isinstance(claim, Finished) else (generation, claim)
+    return await replay(http, claim) if isinstance(claim, Finished) else (generation, claim)
 
 
 def _storing(
@@ -104,8 +110,12 @@ def _deltas(service: Service, generation: Generation, writer: Writer) -> AsyncGe
 
 
 async def _joined(deltas: AsyncGenerator[Delta, None], writer: Writer) -> bytes:
+    chunks = list[bytes]()
     async with aclosing(deltas):
-        return b"".join([chunk async for delta in deltas for chunk in writer.write(delta)])
+        async for delta in deltas:
+            await writer.prepare(delta)
+            chunks += writer.write(delta)
+    return b"".join(chunks)
 
 
 class _WholeWriter(Writer):
@@ -115,17 +125,27 @@ class _WholeWriter(Writer):
         self._requests = requests
         self._serialiser = serialiser
         self._ended: dict[str, Answer] = {}
+        self._body: bytes | None = None
 
     @property
     def answers(self) -> list[Answer]:
         return [self._ended[request.id] for request in self._requests]
 
+    async def prepare(self, delta: Delta) -> None:
+        if delta.last and len(self._ended) + 1 == len(self._requests) > MANY:
+            self._body = await asyncio.to_thread(self._made, delta)
+
     def write(self, delta: Delta) -> Iterable[bytes]:
+        if self._body is None:
+            self._body = self._made(delta)
+        return () if self._body is None else (self._body,)
+
+    def _made(self, delta: Delta) -> bytes | None:
+        """Returns the body with the very last delta, and None before."""
         self._serialiser.watch(delta)
         if delta.last:
             self._ended[delta.answer.request.id] = delta.answer
-            if len(self._ended) == len(self._requests):
-                yield encode(self._serialiser.whole(self.answers))
+        return encode(self._serialiser.whole(self.answers)) if len(self._ended) == len(self._requests) else None
 
     def head(self, first: Delta) -> dict[str, str]:
         return {**whole_headers(self.answers[0]), "Content-Type": JSON}

@@ -55,12 +55,13 @@ class StoredResponse:
 _decoder = msgspec.msgpack.Decoder(StoredResponse)
 
 
-def replay(http: Request, finished: Finished) -> Response:
+async def replay(http: Request, finished: Finished) -> Response:
     """Returns the stored response, under the id of the request that it was made for."""
     kept = _decoder.decode(finished.response)
+    body = await asyncio.to_thread(zlib.decompress, kept.packed)
     http.state.log.update(replayed=True, repeated_as=http.state.request_id)
     http.state.request_id = kept.request_id
-    return Response(zlib.decompress(kept.packed), headers={**kept.headers, REPLAYED: "true"})
+    return Response(body, headers={**kept.headers, REPLAYED: "true"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ class Claimed:
 
 
 async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Claimed | Finished:
-    """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body,
-    Unavailable where there is no database or the first request takes too long, Overloaded where too many wait."""
+    """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body or its
+    response was too large to keep, Unavailable where there is no database or the first request takes too long,
+    Overloaded where too many wait."""
     idempotency = (await service.answers.conversations.store()).idempotency
     first = await idempotency.begin(key.owner, key.text, key.body_hash)
     if isinstance(first, InProgress):
@@ -90,6 +92,9 @@ class Writer(ABC):
     """The bytes behind those of the last delta."""
     record: Callable[[Delta], Done] | None = None
     """Makes of the last delta what is stored with a session's turn."""
+
+    async def prepare(self, delta: Delta) -> None:  # noqa: B027  (most writers have nothing that takes long)
+        """Comes before `write` of a delta where its caller can wait: makes in a thread what would take long."""
 
     @abstractmethod
     def write(self, delta: Delta) -> Iterable[bytes]:
@@ -178,6 +183,11 @@ class ResponseWriter(Writer):
         row = self._store.row(delta.answer) if self._store else None
         return Done(self._claim, msgspec.msgpack.encode(kept), row)
 
+    async def _recorded(self, delta: Delta) -> Done:
+        """Does as `record`, in a thread: thousands of vectors take seconds."""
+        await self._writer.prepare(delta)
+        return await asyncio.to_thread(self.record, delta)
+
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
         """The response is stored with its turn or by itself. Where it never is, the next request with the key begins
         anew. Raises Conflict where another request has taken over."""
@@ -188,7 +198,7 @@ class ResponseWriter(Writer):
                     self._unfinished -= delta.last
                     if not self._unfinished:
                         if self._last is None:
-                            await self._idempotency.finish(self.record(delta))
+                            await self._idempotency.finish(await self._claiming(self._recorded(delta)))
                             delta.answer.stored_at = time.monotonic()
                         is_kept = True
                     yield delta

@@ -21,6 +21,12 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+def encoded(value: object) -> msgspec.Raw:
+    """Returns the JSON of a part, which `encode` copies. One call of the encoder keeps all other threads waiting; where
+    the whole is long, its parts are encoded one by one."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(encode(value), status, headers, media_type=JSON)
 

@@ -1,5 +1,5 @@
-"""Scopes say what a caller may do: this module names the one that each operation needs, and refuses who has it not.
-`auth` says which scopes a caller has."""
+"""Scopes say what a caller may do: this module names the one that each operation needs, and refuses who has it not. It
+names the operations that quotas count, too. `auth` says which scopes a caller has."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ _NEEDED: Final[tuple[tuple[str, str, *tuple[str, ...]], ...]] = (
 each caller sees the own alone."""
 
 
+_ABOUT_STORED: Final = re.compile(r"/v1/(files|(batches|responses)/[^/]+/cancel|chat/completions/[^/]+)")
+"""POSTs with the scope `generate` that have nothing answered: uploads, ends, and metadata of what is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who sends a request. `owner` is whose all is that the request stores, `actor` the same for people to read;
@@ -78,16 +82,23 @@ def scopes_of(method: str, path: str) -> tuple[str, ...] | None:
     return tuple(next(fits, [ADMIN]))
 
 
+@lru_cache(maxsize=1024)
+def is_counted(method: str, path: str) -> bool:
+    """Returns whether quotas count a request of a route, by the route's template, and refuse it: it has something
+    answered or counted now, or a batch answered later. Whoever has used a quota up can still read, end and delete."""
+    return method == "POST" and scopes_of(method, path) == (GENERATE,) and not _ABOUT_STORED.fullmatch(path)
+
+
 def enforced() -> Any:
     """Returns the dependency of the whole app that raises Forbidden where the caller lacks the scope of the route."""
     return Depends(_check)
 
 
 async def _check(request: Request) -> None:
-    scopes = scopes_of(request.method, request.scope["route"].path)
-    if scopes:
+    path = request.scope["route"].path
+    if scopes := scopes_of(request.method, path):
         require(request, *scopes)
-    if scopes == (GENERATE,) and request.state.limits is not None:
+    if request.state.limits is not None and is_counted(request.method, path):
         quotas = request.app.state.service.answers.quotas
         request.state.leave = await quotas.enter(request.state.owner, request.state.limits)
     await audit_notes.begin(request)

@@ -15,7 +15,7 @@ from service.api.answering.responses import respond_whole
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
-from service.api.http.encoding import json_response
+from service.api.http.encoding import encoded, json_response
 from service.api.ollama.answer_schemas import OllamaEmbedAnswer, OllamaEmbeddingsAnswer
 from service.api.ollama.dialect import nanoseconds
 from service.api.ollama.routes import load_or_unload
@@ -114,7 +114,7 @@ class EmbedSerialiser(WholeSerialiser):
         arrival = first.request.arrival
         return {
             "model": first.manifest.reference,
-            "embeddings": [answer.vector.tolist() for answer in answers],
+            "embeddings": [encoded(answer.vector.tolist()) for answer in answers],
             "total_duration": nanoseconds(max(ends, default=arrival) - arrival),
             "load_duration": nanoseconds(first.admitted_at - arrival),
             "prompt_eval_count": sum(answer.usage()["prompt_tokens"] for answer in answers),

@@ -19,6 +19,7 @@ from service.api.answering.responses import respond_whole
 from service.api.deps import ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
+from service.api.http.encoding import encoded
 from service.api.openai.dialect import Models, named_model
 from service.api.openai.schemas import SOURCES_SCHEMA, sources_of
 from service.api.shared.answer_schemas import Shown
@@ -143,7 +144,7 @@ class EmbeddingSerialiser(WholeSerialiser):
         return {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": index, "embedding": self._shown(answer.vector)}
+                {"object": "embedding", "index": index, "embedding": encoded(self._shown(answer.vector))}
                 for index, answer in enumerate(answers)
             ],
             "model": first.manifest.reference,

@@ -67,6 +67,11 @@ class Journal:
         """Returns how many lines have succeeded, or failed. Any thread may call it."""
         return self._counts[succeeded]
 
+    @property
+    def size(self) -> int:
+        """Returns the bytes of the whole records."""
+        return self._end
+
     def append(self, entries: Iterable[Entry]) -> None:
         """Keeps the entries, durably when it returns; none of them counts before. After a failure the journal takes no
         more: open it anew."""

@@ -67,6 +67,17 @@ def parsed(raw: bytes) -> Line:
         raise ValueError("it is nested too deep") from None
 
 
+def read(raw: bytes, number: int, most_bytes: int) -> Line | Wrong:
+    """Returns the line, or why it is none."""
+    if len(raw) > most_bytes:
+        text = f"This line is larger than {most_bytes} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher"
+        return Wrong("line_too_large", text, None, number)
+    try:
+        return parsed(raw)
+    except ValueError as error:
+        return Wrong("invalid_json_line", f"This line is no request: {error}", None, number)
+
+
 def check(path: Path, endpoint: str, most_line_bytes: int) -> tuple[int, list[Wrong]]:
     """Returns the number of requests in a file, and what is wrong with its lines: MOST_ERRORS of them at most. Memory
     holds the custom ids, and of the file one line."""
@@ -86,13 +97,9 @@ def check(path: Path, endpoint: str, most_line_bytes: int) -> tuple[int, list[Wr
 
 
 def _wrong(raw: bytes, number: int, endpoint: str, most_bytes: int, ids: set[str]) -> Wrong | None:
-    if len(raw) > most_bytes:
-        text = f"This line is larger than {most_bytes} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher"
-        return Wrong("line_too_large", text, None, number)
-    try:
-        line = parsed(raw)
-    except ValueError as error:
-        return Wrong("invalid_json_line", f"This line is no request: {error}", None, number)
+    line = read(raw, number, most_bytes)
+    if isinstance(line, Wrong):
+        return line
     if line.method != "POST":
         return Wrong("invalid_method", "`method` must be POST", "method", number)
     if line.url != endpoint:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from service.storage.database.database import Database
 from service.storage.database.unusable import UnusableDatabase
 
-HEAD: Final = "0012"
+HEAD: Final = "0013"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 

@@ -31,6 +31,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "maintain": (
         *("sweep", "erase", "erase_owner", "remove_expired", "cut"),
         *("claim", "advance", "end", "release", "present", "open_ids", "in_store", "count", "spent"),
+        "bytes_of_files",
     ),
 }
 OPERATIONS: Final[dict[str, Operation]] = {name: kind for kind, names in _METHODS.items() for name in names}

@@ -204,8 +204,10 @@ idempotency = Table(
     Column("session_id", Text),
     Column("response", LargeBinary),
     Column("expires_at", Moment, nullable=False),
+    Column("answer_id", Text),
     Index("idempotency_expiry", "expires_at"),
     Index("idempotency_session", "session_id"),
+    Index("idempotency_answer", "answer_id"),
 )
 
 answers = Table(

@@ -4,14 +4,18 @@ It knows no wire format.
     answer ─▶ previous ─▶ … ─▶ the first of the thread
 
 An owner keeps the newest `max_per_owner` answers of a kind; older ones make room. An answer expires as a session does.
+With an answer goes the response that is kept for its Idempotency-Key.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row
+from sqlalchemy import ColumnElement, Row, Select, Text, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
@@ -20,8 +24,10 @@ from service.storage.sessions.owned import Owned, StoredKind, one
 from service.storage.sessions.values import AnswerKind, Json, StoredAnswer, WantedAnswers
 
 _SOME: Final = 500
-"""Rows that a list looks at in one statement."""
+"""Rows that one statement looks at."""
 _FIELDS: Final = tuple(StoredAnswer.__annotations__)
+_JSON: Final = frozenset({"asked", "body", "metadata"})
+"""Columns whose JSON is decoded in a thread: a request may have brought megabytes."""
 
 
 class StoredAnswers(StoredKind):
@@ -36,7 +42,7 @@ class StoredAnswers(StoredKind):
         await self._database.lock(connection, "answers", mine.owner)
         thread = answer.id
         if answer.previous is not None:
-            thread = (await self._row(connection, mine, answer.kind, answer.previous)).thread
+            thread = (await self._row(connection, mine, answer.kind, answer.previous, "thread")).thread
         row = {
             **{name: getattr(answer, name) for name in _FIELDS},
             "thread": thread,
@@ -51,7 +57,8 @@ class StoredAnswers(StoredKind):
         """Returns an answer. Raises NotFound, also for an answer of another kind."""
         mine = self._owned(owner)
         async with self._database.reading() as connection:
-            return _answer(await self._row(connection, mine, kind, id))
+            row = await self._row(connection, mine, kind, id)
+        return (await _answers([row]))[0]
 
     @uninterrupted
     async def thread(self, owner: str, kind: AnswerKind, id: str) -> list[StoredAnswer]:
@@ -59,53 +66,67 @@ class StoredAnswers(StoredKind):
         gone."""
         mine = self._owned(owner)
         async with self._database.reading() as connection:
-            last = await self._row(connection, mine, kind, id)
-            others = mine.select("answers").where(mine.columns("answers").thread == last.thread)
-            known = {row.id: row for row in await connection.execute(others)}
-        thread, at = list[StoredAnswer](), id
-        while True:
-            if (row := known.get(at)) is None:
-                raise _missing(kind, at)
-            thread.append(_answer(row))
-            if row.previous is None:
-                return thread[::-1]
-            at = row.previous
+            rows = await self._rows(connection, mine, await self._led_to(connection, mine, kind, id))
+        return await _answers(rows)
 
     @uninterrupted
     async def all(self, owner: str, query: WantedAnswers, limit: int) -> tuple[list[StoredAnswer], bool]:
         """Returns answers in the order of their storing, and whether there are more. Raises NotFound for `after`."""
-        mine, its = self._owned(owner), self._owned(owner).columns("answers")
+        mine = self._owned(owner)
         async with self._database.reading() as connection:
             numbers = await self._numbers(connection, mine, query, limit + 1)
-            rows = await connection.execute(mine.select("answers").where(its.number.in_(numbers[:limit])))
-            found = sorted(rows, key=lambda row: numbers.index(row.number))
-        return [_answer(row) for row in found], len(numbers) > limit
+            rows = await self._rows(connection, mine, numbers[:limit])
+        return await _answers(rows), len(numbers) > limit
 
     @uninterrupted
     async def change_metadata(self, owner: str, kind: AnswerKind, id: str, metadata: Json) -> StoredAnswer:
         """Puts other metadata in place of an answer's. Raises NotFound."""
         mine, its = self._owned(owner), self._owned(owner).columns("answers")
         async with self._database.writing() as connection:
+            number = (await self._row(connection, mine, kind, id, "number")).number
+            await connection.execute(mine.update("answers").where(its.number == number).values(metadata=metadata))
             row = await self._row(connection, mine, kind, id)
-            changed = mine.update("answers").where(its.number == row.number).values(metadata=metadata)
-            await connection.execute(changed)
-            return _answer(await self._row(connection, mine, kind, id))
+        return (await _answers([row]))[0]
 
     @uninterrupted
     async def delete(self, owner: str, kind: AnswerKind, id: str) -> None:
         """Deletes an answer; those that go on from it stay, and cannot be gone on from. Raises NotFound."""
         mine = self._owned(owner)
         async with self._database.writing() as connection:
-            row = await self._row(connection, mine, kind, id)
-            await connection.execute(mine.delete("answers").where(mine.columns("answers").number == row.number))
+            number = (await self._row(connection, mine, kind, id, "number")).number
+            await _remove(connection, mine, mine.columns("answers").number == number)
         self._leave_traces()
 
     async def _row(
-        self, connection: AsyncConnection, mine: Owned, kind: AnswerKind, id: str, param: str = "id"
+        self, connection: AsyncConnection, mine: Owned, kind: AnswerKind, id: str, *columns: str, param: str = "id"
     ) -> Row[Any]:
+        """Returns these columns of an answer; without names all, as `_texts` does. Raises NotFound."""
         its = mine.columns("answers")
-        statement = mine.select("answers").where(its.id == id, its.kind == kind)
-        return await one(connection, statement, id, _missing(kind, id, param))
+        wanted = mine.select("answers", *columns) if columns else _texts(mine)
+        return await one(connection, wanted.where(its.id == id, its.kind == kind), id, _missing(kind, id, param))
+
+    async def _rows(self, connection: AsyncConnection, mine: Owned, numbers: Sequence[int]) -> list[Row[Any]]:
+        """Returns the rows of these numbers, in their order, as `_texts` does."""
+        its, found = mine.columns("answers"), dict[int, Row[Any]]()
+        for at in range(0, len(numbers), _SOME):
+            some = _texts(mine).where(its.number.in_(numbers[at : at + _SOME]))
+            found |= {row.number: row for row in await connection.execute(some)}
+        return [found[number] for number in numbers]
+
+    async def _led_to(self, connection: AsyncConnection, mine: Owned, kind: AnswerKind, id: str) -> list[int]:
+        """Returns the numbers of an answer and of those that led to it, oldest first. A thread may have thousands of
+        branches: of their answers the ids alone are read. Raises NotFound."""
+        thread = (await self._row(connection, mine, kind, id, "thread")).thread
+        ids = mine.select("answers", "number", "id", "previous").where(mine.columns("answers").thread == thread)
+        known = {row.id: row for row in await connection.execute(ids)}
+        numbers, at = list[int](), id
+        while True:
+            if (row := known.get(at)) is None:
+                raise _missing(kind, at)
+            numbers.append(row.number)
+            if row.previous is None:
+                return numbers[::-1]
+            at = row.previous
 
     async def _numbers(self, connection: AsyncConnection, mine: Owned, query: WantedAnswers, most: int) -> list[int]:
         """Returns the numbers of the first answers that are wanted, without reading their texts."""
@@ -115,7 +136,7 @@ class StoredAnswers(StoredKind):
         some = some.order_by(order).limit(_SOME)
         at = None
         if query.after is not None:
-            at = (await self._row(connection, mine, query.kind, query.after, "after")).number
+            at = (await self._row(connection, mine, query.kind, query.after, "number", param="after")).number
         numbers = list[int]()
         while len(numbers) < most:
             behind = [] if at is None else [its.number < at if query.newest_first else its.number > at]
@@ -132,12 +153,33 @@ class StoredAnswers(StoredKind):
         too_many = newest_first.offset(self._limits.max_per_owner).limit(1)
         number = (await connection.execute(too_many)).scalar_one_or_none()
         if number is not None:
-            await connection.execute(mine.delete("answers").where(its.kind == kind, its.number <= number))
+            await _remove(connection, mine, its.kind == kind, its.number <= number)
             self._leave_traces()
 
 
+async def _remove(connection: AsyncConnection, mine: Owned, *which: ColumnElement[bool]) -> None:
+    """Removes answers, and the responses kept for their keys."""
+    ids = mine.select("answers", "id").where(*which)
+    copies = mine.delete("idempotency").where(mine.columns("idempotency").answer_id.in_(ids))
+    await connection.execute(copies)
+    await connection.execute(mine.delete("answers").where(*which))
+
+
+def _texts(mine: Owned) -> Select[Any]:
+    """Returns the statement of whole answers, whose JSON is still text."""
+    its = mine.columns("answers")
+    columns = (type_coerce(its[name], Text).label(name) if name in _JSON else its[name] for name in _FIELDS)
+    return mine.select("answers").with_only_columns(its.number, *columns)
+
+
+async def _answers(rows: Sequence[Row[Any]]) -> list[StoredAnswer]:
+    """Returns the answers of rows that `_texts` found."""
+    return await asyncio.to_thread(lambda: [_answer(row) for row in rows])
+
+
 def _answer(row: Row[Any]) -> StoredAnswer:
-    return StoredAnswer(**{name: row._mapping[name] for name in _FIELDS})
+    its = row._mapping
+    return StoredAnswer(**{name: json.loads(its[name]) if name in _JSON else its[name] for name in _FIELDS})
 
 
 def _missing(kind: AnswerKind, id: str, param: str = "id") -> NotFound:

@@ -1,7 +1,8 @@
 """Stored batches: the rows of `/v1/batches`, and the claim by which one instance at a time works on a batch.
 
     validating ─> in_progress ─> finalizing ─> completed, expired
-        └─> failed     └─> cancelling ─> cancelled
+        ├─> failed     └─> cancelling ─> cancelled
+        └─> cancelled, where no worker has it
 
 A worker claims a batch, renews its lease, and loses it when it shows no sign of life: then another goes on. What a
 worker that has lost its claim would write is refused.
@@ -78,14 +79,18 @@ class StoredBatches(StoredKind):
 
     @uninterrupted
     async def cancel(self, owner: str, id: str) -> StoredBatch:
-        """Asks for a batch's end; its worker ends it. Raises NotFound, and Conflict for a batch that has ended."""
+        """Asks for a batch's end: its worker ends it, and a batch without answers and worker has ended at once. Raises
+        NotFound, and Conflict for a batch that has ended."""
         mine = self._owned(owner)
         async with self._database.writing() as connection:
-            batch = batch_of(await mine.named(connection, "batches", id, "batch_id", lock=True))
+            row = await mine.named(connection, "batches", id, "batch_id", lock=True)
+            batch = batch_of(row)
             if batch.status == "cancelling":
                 return batch
             if batch.status not in CANCELLABLE:
                 raise Conflict(f"The batch is {batch.status} already, so it cannot be cancelled", param="batch_id")
+            if batch.status == "validating" and not _is_held(row, mine.now):
+                return await self._write(connection, mine, batch, "cancelled", batch.facts, claim=None)
             return await self._write(connection, mine, batch, "cancelling", batch.facts)
 
     @uninterrupted
@@ -97,7 +102,7 @@ class StoredBatches(StoredKind):
         async with self._database.writing() as connection:
             mine = self._owned(batch.owner)
             row = await mine.named(connection, "batches", batch.id, "batch_id", lock=True)
-            if row.status not in OPEN or (row.claim is not None and row.lease_until > mine.now):
+            if row.status not in OPEN or _is_held(row, mine.now):
                 return None  # another instance was quicker
             its = mine.columns("batches")
             lease = mine.now + timedelta(seconds=LEASE_SECONDS)
@@ -147,6 +152,12 @@ class StoredBatches(StoredKind):
             return await everyone.ids_of_open_batches(connection)
 
     @uninterrupted
+    async def bytes_of_files(self) -> int:
+        """Returns the bytes of every owner's files, beside which the outputs of batches find their room."""
+        async with self._database.reading() as connection:
+            return await everyone.bytes_of_files(connection)
+
+    @uninterrupted
     async def release(self, claim: BatchClaim) -> None:
         """Gives the claim up, so that another worker need not wait. A claim that is lost already is no error."""
         mine = self._owned(claim.batch.owner)
@@ -187,6 +198,11 @@ class StoredBatches(StoredKind):
         changed = mine.update("batches").where(mine.columns("batches").id == batch.id).values(values)
         await connection.execute(changed)
         return replace(batch, status=status, facts=facts)
+
+
+def _is_held(row: Row[Any], now: datetime) -> bool:
+    """Returns whether a worker has the batch, and shows signs of life."""
+    return row.claim is not None and bool(row.lease_until > now)
 
 
 def batch_of(row: Row[Any]) -> StoredBatch:

@@ -5,17 +5,21 @@ answer, byte for byte.
       └─────> InProgress: another request works on it and renews its lease; if that dies, the next one takes over
 
 A worker whose lease was taken over can no longer finish, so that no turn is stored twice.
+
+Of a response above MOST_BYTES only the fact is kept. An owner's newest responses are kept, up to MOST_OWN_BYTES
+together; older ones make room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Row
+from sqlalchemy import Row, func
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, Unavailable
@@ -28,6 +32,15 @@ from service.storage.sessions.owned import Owned
 KEPT_SECONDS = 24 * 3600.0
 _FIRST_POLL_SECONDS = 0.05
 _LAST_POLL_SECONDS = 1.0
+MOST_BYTES: Final = 4 << 20
+"""The largest response that is kept."""
+MOST_OWN_BYTES: Final = 256 << 20
+_ROW_BYTES: Final = 512
+"""What a row takes beside its response."""
+_LOOK_BYTES: Final = MOST_OWN_BYTES // 8
+"""After so many new bytes of an owner, this process looks whether older responses must make room."""
+_TOO_LARGE: Final = b""
+"""Stands in place of a response above MOST_BYTES."""
 
 
 class Idempotency:
@@ -35,11 +48,12 @@ class Idempotency:
         self._database = database
         self._answers = answers
         self._owned = owned
+        self._new_bytes = Counter[str]()
 
     @uninterrupted
     async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
-        """Returns the key's state, and claims a free key. Raises Conflict where the key came with another body,
-        InvalidRequest for a key that cannot be stored."""
+        """Returns the key's state, and claims a free key. Raises Conflict where the key came with another body or its
+        response was too large to keep, InvalidRequest for a key that cannot be stored."""
         check_text(key, "key")
         mine = self._owned(owner)
         async with self._database.reading() as connection:
@@ -87,6 +101,10 @@ class Idempotency:
         if done.answer is not None:
             await self._answers.insert(connection, mine, done.answer)
         await finish(connection, mine, done, session_id)
+        self._new_bytes[mine.owner] += len(_kept(done)) + _ROW_BYTES
+        if self._new_bytes[mine.owner] >= _LOOK_BYTES:
+            await _make_room(connection, mine)
+            del self._new_bytes[mine.owner]
 
     @uninterrupted
     async def abandon(self, claim: Claim) -> None:
@@ -102,8 +120,23 @@ class Idempotency:
 async def finish(connection: AsyncConnection, mine: Owned, done: Done, session_id: str | None) -> None:
     """Keeps the answer, in the transaction that stores its turn. Raises Conflict where another request has taken
     over."""
-    kept = mine.now + timedelta(seconds=KEPT_SECONDS)
-    await _change(connection, mine, done.claim, response=done.response, session_id=session_id, expires_at=kept)
+    until = mine.now + timedelta(seconds=KEPT_SECONDS)
+    shown = {"session_id": session_id, "answer_id": done.answer.id if done.answer else None}
+    await _change(connection, mine, done.claim, response=_kept(done), expires_at=until, **shown)
+
+
+def _kept(done: Done) -> bytes:
+    return done.response if len(done.response) <= MOST_BYTES else _TOO_LARGE
+
+
+async def _make_room(connection: AsyncConnection, mine: Owned) -> None:
+    """Removes the owner's oldest kept responses, so that the others have MOST_OWN_BYTES at most."""
+    its = mine.columns("idempotency")
+    newest_first = (its.expires_at.desc(), its.key)
+    held = func.sum(func.length(its.response) + _ROW_BYTES).over(order_by=newest_first).label("held")
+    kept = mine.select("idempotency", "key").where(its.response.is_not(None)).add_columns(held).subquery()
+    oldest = kept.select().with_only_columns(kept.c.key).where(kept.c.held > MOST_OWN_BYTES)
+    await connection.execute(mine.delete("idempotency").where(its.key.in_(oldest)))
 
 
 async def _record(connection: AsyncConnection, mine: Owned, key: str) -> Row[Any] | None:
@@ -113,11 +146,16 @@ async def _record(connection: AsyncConnection, mine: Owned, key: str) -> Row[Any
 
 
 def _status(record: Row[Any] | None, mine: Owned, body_hash: str) -> InProgress | Finished | None:
-    """Returns None where the key is free: never used, past its time, or left by a worker that died."""
+    """Returns None where the key is free: never used, past its time, or left by a worker that died. Raises Conflict."""
     if record is None or record.expires_at <= mine.now:
         return None
     if record.body_hash != body_hash:
         raise Conflict("This Idempotency-Key came with another body before: use a new key for a new request")
+    if record.response == _TOO_LARGE:
+        raise Conflict(
+            "The first request with this Idempotency-Key was answered, but its response was too large to be kept "
+            f"(over {MOST_BYTES} bytes, compressed): read what was stored of it, or send the request with a new key"
+        )
     if record.response is not None:
         return Finished(record.response)
     left = (record.lease_until - mine.now).total_seconds()

@@ -62,10 +62,12 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
 
 
 async def remove_expired(database: Database, now: datetime) -> tuple[int, int]:
-    """Removes expired sessions, answers, responses kept for keys, and counts, a few at a time so that writers get in
-    between. Returns the number of sessions, and of other rows that held words."""
+    """Removes expired sessions, answers with the responses kept for their keys, such responses, and counts, a few at
+    a time so that writers get in between. Returns the number of sessions, and of other rows that held words."""
     others = 0
     async with database.writing() as connection:
+        shown = select(answers.c.id).where(answers.c.expires_at <= now)
+        others += (await connection.execute(delete(idempotency).where(idempotency.c.answer_id.in_(shown)))).rowcount
         for table in (idempotency, answers):
             others += (await connection.execute(delete(table).where(table.c.expires_at <= now))).rowcount
         await remove_old(connection, now.timestamp())

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.api.answering.callers import BACKGROUND, caller_behind
 from service.api.http.encoding import encode
-from service.api.http.errors import Internal, body_of, error_dialect, status_of
+from service.api.http.errors import Internal, body_of, error_dialect, headers_of, status_of
 from service.api.http.headers import HEADER
 from service.api.http.scopes import Caller
 from service.errors import DosirakError, InvalidRequest
@@ -124,9 +124,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            headers = dict(message["headers"])
-            if self._status in TRANSIENT:
-                self._retry_after = float(headers.get(b"retry-after", b"1"))
+            self._retry_after = _retry_after(self._status, dict(message["headers"]).get(b"retry-after"))
         else:
             self._content += message.get("body", b"")
 
@@ -136,4 +134,11 @@ class _Exchange:
 
 def _refusal(error: DosirakError, line: LineRequest, request_id: str) -> LineReply:
     dialect = error_dialect(line.endpoint)
-    return LineReply(status_of(error, dialect), request_id, encode(body_of(error, request_id, dialect)))
+    status, retry_after = status_of(error, dialect), headers_of(error).get("Retry-After")
+    body = encode(body_of(error, request_id, dialect))
+    return LineReply(status, request_id, body, _retry_after(status, retry_after))
+
+
+def _retry_after(status: int, told: str | bytes | None) -> float | None:
+    """Returns the seconds until the same request may get another response; None for a status that stays."""
+    return float(told or 1) if status in TRANSIENT else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import asyncio
+import os
+from typing import Annotated, Any, BinaryIO, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from service.api.deps import OwnerDep, ServiceDep, Text
 from service.api.http.bodies import validated
@@ -14,7 +17,7 @@ from service.api.http.encoding import NDJSON, json_response
 from service.api.http.listing import Order, page_of
 from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
 from service.api.openai.files.uploads import declared_bytes, read_form
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, Unavailable
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile
 
@@ -88,8 +91,13 @@ async def get_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Respon
 @router.get("/{file_id}/content", response_class=Response, responses={**lines(NDJSON), **PARTS})
 async def get_content(service: ServiceDep, owner: OwnerDep, file_id: str) -> Response:
     """Returns the bytes of a file; with the header `Range` a part of them, so that a download can go on."""
-    file, path = await service.files.path(owner, file_id)
-    return FileResponse(path, media_type=NDJSON, filename=file.filename)
+    try:
+        file, path = await service.files.path(owner, file_id)
+        content = await asyncio.to_thread(path.open, "rb")
+    except (FileNotFoundError, Unavailable):
+        await service.files.get(owner, file_id)  # a file that was deleted meanwhile is not there
+        raise
+    return _OpenFile(content, file.filename)
 
 
 @router.delete("/{file_id}", response_model=FileDeleted)
@@ -97,6 +105,19 @@ async def delete_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Res
     """Deletes a file that no batch reads."""
     await service.files.delete(owner, file_id)
     return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+class _OpenFile(FileResponse):
+    """Sends an open file, whole also where it is deleted meanwhile, and closes it."""
+
+    def __init__(self, content: BinaryIO, name: str) -> None:
+        place = content.fileno()
+        super().__init__(f"/dev/fd/{place}", media_type=NDJSON, filename=name, stat_result=os.fstat(place))
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._content:
+            await super().__call__(scope, receive, send)
 
 
 def _nested(fields: dict[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ from them."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,12 +27,13 @@ from service.api.openai.responses.answer_schemas import (
     ResponseShown,
 )
 from service.api.openai.responses.conversations import items_of, no_conversation, turn_of
-from service.api.openai.responses.item_schemas import Item, ItemList, ReferenceItem
+from service.api.openai.responses.item_schemas import Item, ReferenceItem
 from service.api.openai.responses.items import listed, messages_of, response_of
 from service.api.openai.responses.parsing import parse, parse_input
 from service.api.openai.responses.schemas import InputFields, InputTokensBody, ResponseBody
 from service.api.openai.responses.serialiser import ResponseSerialiser
 from service.api.openai.routes import note_fields
+from service.api.shared.schemas import MAX_MESSAGES
 from service.errors import InvalidRequest, NotFound
 from service.generation.answer import Answer
 from service.generation.request import SessionTurn
@@ -45,7 +47,10 @@ if TYPE_CHECKING:
 router = Router(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)
 INPUT: Final = json_body(InputTokensBody)
-ITEMS: Final = TypeAdapter(ItemList)
+ITEMS: Final = TypeAdapter(list[Item])
+"""Items that are stored. MAX_MESSAGES bounds what one request brings."""
+MOST_BEFORE: Final = 4 * MAX_MESSAGES
+"""The most items that a response goes on from; a prompt of more takes too long to trim."""
 KIND: Final = "response"
 
 
@@ -154,7 +159,8 @@ def _all_items(response: StoredAnswer) -> list[dict[str, Any]]:
 
 
 async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
-    """Returns the messages of a response and of those before it, oldest first. Raises NotFound, InvalidRequest."""
+    """Returns the messages of a response and of those before it, oldest first. The context management trims them.
+    Raises NotFound, InvalidRequest."""
     if previous is None:
         return ()
     try:
@@ -168,7 +174,13 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
             param="previous_response_id",
         )
     items = [item for each in thread for item in _all_items(each)]
-    return messages_of(ITEMS.validate_python(items))
+    if len(items) > MOST_BEFORE:
+        raise InvalidRequest(
+            f"`previous_response_id` goes on from {len(items)} items; at most {MOST_BEFORE} are possible: send the "
+            "newest of them as `input` in its place",
+            param="previous_response_id",
+        )
+    return await asyncio.to_thread(lambda: messages_of(ITEMS.validate_python(items)))
 
 
 def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> StoredAnswer:
