@@ -191,3 +191,8 @@ def test_what_make_starts_keeps_its_bytecode(tmp_path: Path) -> None:
     done = make("serving", f"VENV={tmp_path}/venv", old, "MAKEFLAGS=", PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stderr
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout and "HOME=" in done.stdout
+
+
+def test_a_model_with_a_space_in_its_name_is_one_word(tmp_path: Path) -> None:
+    done = make("serving", "--dry-run", f"VENV={tmp_path}/venv", "MAKEFLAGS=", "MODEL=./my model")
+    assert f"{tmp_path}/venv/bin/dosirak serve './my model'" in done.stdout, done.stderr

@@ -15,7 +15,9 @@ from prometheus_client import CollectorRegistry, Histogram, disable_created_metr
 
 from docker.monitoring.__main__ import DOCKER, files
 from docker.monitoring.alerts import ALERTS
+from docker.monitoring.expressions import OF_CLIENTS, POLLED
 from docker.monitoring.panels import ROWS
+from service.api.edge import layer
 from service.observability.metrics import histograms
 from service.observability.metrics.histograms import SwiftHistogram
 
@@ -49,6 +51,16 @@ def test_panels_and_alerts_ask_for_metrics_that_exist() -> None:
     asked = [line.expression for row in ROWS for panel in row.panels for line in panel.lines]
     for expression in (*asked, *(alert.expression for alert in ALERTS)):
         assert metrics(expression) <= KNOWN, metrics(expression) - KNOWN
+
+
+def test_a_share_of_the_requests_is_of_those_of_clients() -> None:
+    """What Prometheus and probes ask would hide failures; what else such routes take is a client's."""
+    assert {"/", "/v1/deployments"} == layer.POLLED - set(POLLED) and set(POLLED) <= layer.POLLED
+    (errors,) = (panel for row in ROWS for panel in row.panels if panel.title == "Server errors")
+    shares = [alert.expression for alert in ALERTS if "http_requests_total" in alert.expression]
+    for expression in (*shares, *(line.expression for line in errors.lines)):
+        assert expression.count("http_requests_total{") == expression.count(OF_CLIENTS) > 0, expression
+        assert "http_requests_total[" not in expression
 
 
 def test_every_alert_has_a_runbook() -> None:
