@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from service.context.policies import POLICIES, Policy
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 
 _SIZES = ("max_input_tokens", "reserve_output_tokens", "documents_budget", "recall_budget", "summary_budget")
 MOST_PINS = 1_000
+OPEN_RESERVE: Final = 256
+"""The most tokens that are kept free for an answer whose length is open, or may be far less than the request allows."""
+_OPEN_SHARE: Final = 8  # of the window, by which an open length is divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +79,27 @@ class Budget:
 
     @property
     def reserve(self) -> int:
-        """Returns the tokens kept free for the answer; at least one where the request sets no length of the answer."""
+        """Returns the tokens that must be free for the answer; one where the request sets no length of the answer."""
         if self.options.reserve_output_tokens is not None:
             return self.options.reserve_output_tokens
         return 1 if self.max_new_tokens is None else self.max_new_tokens
 
     @property
+    def is_open(self) -> bool:
+        """Whether the request sets no length of the answer, and no reserve for it."""
+        return self.max_new_tokens is None and self.options.reserve_output_tokens is None
+
+    @property
     def limit(self) -> int:
-        """Returns the input budget in tokens."""
+        """Returns the input budget in tokens: what a policy cuts a chat to. A policy that leaves messages out keeps an
+        eighth of the window, at most OPEN_RESERVE, free for an answer of open length."""
+        if self.options.chosen == "refuse" or not self.is_open or not self.is_shared:
+            return self.most
+        return min(self.most, self.window - min(OPEN_RESERVE, self.window // _OPEN_SHARE))
+
+    @property
+    def most(self) -> int:
+        """Returns the most tokens that the prompt may have. What must be sent may take all of them."""
         room = self.window - self.needed(0)
         return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
 
@@ -117,8 +134,7 @@ class Budget:
         """Returns the room for the answer that a receipt shows: all that is left where the request sets no length."""
         if not self.is_shared:
             return 0
-        is_open = self.max_new_tokens is None and self.options.reserve_output_tokens is None
-        return self.answer(used) if is_open else self.reserve
+        return self.answer(used) if self.is_open else self.reserve
 
     def require_answer(self) -> None:
         """Raises ContextOverflow where the requested answer alone does not fit."""
@@ -133,12 +149,13 @@ class Budget:
                 reserve=self.reserve,
             )
 
-    def require(self, used: int, param: str) -> None:
-        """Raises ContextOverflow about the field `param`, with the numbers and what to change."""
-        if used <= self.limit:
+    def require(self, used: int, param: str, change: str = "") -> None:
+        """Raises ContextOverflow about the field `param`, with the numbers and what to change: the input's length where
+        `change` names nothing else."""
+        if used <= self.most:
             return
-        over, room = used - self.limit, self.window - used
-        change, needed = f"shorten the input by {over} tokens", self.needed(used)
+        over, room = used - self.most, self.window - used
+        change, needed = change or f"shorten the input by {over} tokens", self.needed(used)
         refused = partial(
             ContextOverflow,
             param=param,
@@ -147,11 +164,11 @@ class Budget:
             reserve=self.reserve,
             prompt_tokens=used,
         )
-        if self.limit < self.window - self.needed(0):
+        if self.most < self.window - self.needed(0):
             raise refused(
-                f"The prompt has {used} tokens, and context.max_input_tokens lets {self.limit} in: {change} or raise "
+                f"The prompt has {used} tokens, and context.max_input_tokens lets {self.most} in: {change} or raise "
                 "context.max_input_tokens.",
-                max_input_tokens=self.limit,
+                max_input_tokens=self.most,
             )
         if room > 0 and self.options.reserve_output_tokens is not None:
             change += f" or lower context.reserve_output_tokens to {room}"

@@ -30,11 +30,12 @@ NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 class Counted:
     """The counts of one prompt. `whole`: how many tokens the prompt would have with nothing left out; where the
     template refuses the whole chat, as many as its texts have. `before`: the numbers of what stands before the cut, of
-    a stored chat that was cut."""
+    a stored chat that was cut. `limit`: the input budget that the cut was made for."""
 
     receipt: Receipt
     whole: int
     before: Before | None = None
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,15 @@ class Sent:
         receipt = self._receipt()
         whole = self._whole(receipt)
         if whole is None:
-            return Counted(receipt, receipt.used + receipt.dropped_tokens)
-        return Counted(receipt, whole, self._before(whole) if self.chat.positions else None)
+            return Counted(receipt, receipt.used + receipt.dropped_tokens, limit=self._limit)
+        return Counted(receipt, whole, self._before(whole) if self.chat.positions else None, self._limit)
+
+    @property
+    def _limit(self) -> int:
+        """Returns the input budget of this call, or of the earlier call whose cut is kept."""
+        trimmed, limit = self.trimmed, self.budget.limit
+        is_kept = trimmed.start and trimmed.cut == self.systems + trimmed.turns[trimmed.start].first
+        return max(limit, self.chat.past.limit) if is_kept else limit
 
     def _receipt(self) -> Receipt:
         shares, trimmed = self.trimmed.encoded.shares, self.trimmed
@@ -67,7 +75,7 @@ class Sent:
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
-        cut = None if trimmed.cut is None else Cut(self.chat.named[trimmed.cut], self.budget.limit - parts.total)
+        cut = None if trimmed.cut is None else Cut(self.chat.named[trimmed.cut], trimmed.stable_for)
         names, kept = document_names(self.documents), [at for at, _ in self.placed]
         return replace(
             Receipt.of(self.budget, parts, notes),
@@ -115,7 +123,7 @@ class Sent:
         )
 
     def _dropped_tokens(self, missing: Sequence[int]) -> int:
-        before, systems = self.chat.past.before, self.systems
+        before, systems = self.trimmed.before, self.systems
         tokens = tokens_of(self.tokenizer, [self.messages[at] for at in missing]) + self.trimmed.shortened
         if before is None or not self.trimmed.absent:
             return tokens
@@ -127,7 +135,7 @@ class Sent:
         what is left out. Returns None where the template refuses the whole chat."""
         if not receipt.truncated:
             return receipt.used
-        before, systems = self.chat.past.before or Before(), self.systems
+        before, systems = self.trimmed.before or Before(), self.systems
         rest = self.messages[self._start :]
         knowledge = [each.message for each in knowledge_messages(self.tokenizer, self.trimmed.passages)]
         try:
@@ -138,7 +146,7 @@ class Sent:
 
     def _before(self, whole: int) -> Before | None:
         """Returns the numbers of what stands before this prompt's cut; `whole` is the whole prompt's length."""
-        trimmed, known = self.trimmed, self.chat.past.before
+        trimmed, known = self.trimmed, self.trimmed.before
         if trimmed.cut is None:
             return None
         start = trimmed.start if known else 0
@@ -162,8 +170,8 @@ class Sent:
 
     @property
     def _start(self) -> int:
-        """Returns the position from which on all messages are here, behind the messages that `past.before` counts."""
-        known = self.chat.past.before is not None and self.trimmed.turns
+        """Returns the position from which on all messages are here: behind those that `Trimmed.before` counts."""
+        known = self.trimmed.before is not None and self.trimmed.turns
         return self.systems + (self.trimmed.turns[self.trimmed.start].first if known else 0)
 
     def _cut_documents(self) -> list[Placed]:

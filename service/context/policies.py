@@ -16,8 +16,8 @@ alternate still gets them. The last turn is always kept.
 
 A cut goes down to the low-water mark, and stays where it is while room lasts: each prompt then begins as the last
 call's did, and its keys and values are in the prefix cache. The cut's position follows from the turns alone, by going
-through them from the first one: the same chat with one more turn has the same cut, for every caller and without a
-memory.
+through the calls that they hold from the first one: the same chat with one more turn has the same cut, for every caller
+and without a memory. A turn with tools holds several calls.
 
 What replaces old turns, a summary or turns that match, has room set aside from the first cut on, so that a cut does not
 depend on it.
@@ -38,9 +38,11 @@ so a machine that computes prompts slowly, or a chat of long questions and short
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from itertools import pairwise
+from typing import Final, Literal, Protocol, get_args
 
 Policy = Literal["refuse", "window", "middle", "summarise", "retrieve"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
@@ -66,21 +68,30 @@ class LowWater:
         return min(HIGHEST, max(LOWEST, (1 - math.sqrt(1 - q * q)) / q if q else 0.0))
 
 
+class Counts(Protocol):
+    """Ascending numbers of tokens, which may be counted when they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: int, /) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Messages [first, last) of a chat. `tokens` is the number of their tokens; `question_tokens` is how many of them
-    were there when their last answer was requested, with tool calls and results before it. A `pinned` turn is never
-    left out."""
+    were there when their last answer was requested, with tool calls and results before it, and `calls` how many at each
+    call before that one. A `pinned` turn is never left out."""
 
     first: int
     last: int
     tokens: int
     question_tokens: int
     pinned: bool = False
+    calls: Counts = ()
 
     @property
     def answer_tokens(self) -> int:
-        return self.tokens - self.question_tokens
+        return max(0, self.tokens - self.question_tokens)
 
 
 def turn_starts(roles: Sequence[str]) -> list[int]:
@@ -96,14 +107,9 @@ def turn_starts(roles: Sequence[str]) -> list[int]:
     return starts
 
 
-def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]) -> tuple[Turn, ...]:
-    """Returns the turns of a chat's messages behind its first system messages."""
-    starts, turns = turn_starts(roles), []
-    for first, last in zip(starts, [*starts[1:], len(roles)], strict=True):
-        answer = next((at for at in reversed(range(first, last)) if roles[at] == "assistant"), last)
-        counts = sum(tokens[first:last]), sum(tokens[first:answer])
-        turns.append(Turn(first, last, *counts, any(pinned[first:last])))
-    return tuple(turns)
+def turn_ranges(roles: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns the first message of each turn and the one behind its last, as `turn_starts` does."""
+    return list(pairwise([*turn_starts(roles), len(roles)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +142,19 @@ def cuts_of(
     ahead = sum(turn.question_tokens for turn in turns[:start]), sum(turn.answer_tokens for turn in turns[:start])
     questions, answers = ahead if before is None else before
     for at in range(start, len(turns)):
-        is_last = at == len(turns) - 1
-        now = turns[at].tokens if is_last else turns[at].question_tokens
-        questions += turns[at].question_tokens
-        room = budget - (aside if cut else 0)
-        if sent + now > room:
-            needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(questions, answers))
+        turn, call = turns[at], 0
+        most = turn.tokens if at == len(turns) - 1 else turn.question_tokens
+        while cut < at and sent + most > (room := budget - (aside if cut else 0)):
+            call = bisect_right(turn.calls, room - sent, lo=call)  # the first call that does not fit
+            now = turn.calls[call] if call < len(turn.calls) else most
+            needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(questions + now, answers))
             cut, sent = _moved(policy, turns, at, cut, sent, mark - now)
-            if cut > last:
-                moves.append(Overrun(at, needed, room, mark, cut))
-        sent += turns[at].tokens
-        answers += turns[at].answer_tokens
+            if cut == last:
+                break
+            moves.append(Overrun(at, needed, room, mark, cut))
+        questions += turn.question_tokens
+        sent += turn.tokens
+        answers += turn.answer_tokens
     return tuple(moves)
 
 

@@ -89,6 +89,11 @@ class Prompt:
     def before_cut(self) -> Before | None:
         return self._counted.before
 
+    @property
+    def cut_limit(self) -> int:
+        """Returns the input budget that the cut was made for."""
+        return self._counted.limit
+
 
 def build_prompt(
     tokenizer: Tokenizer,

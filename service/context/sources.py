@@ -81,15 +81,20 @@ def tokens_of(tokenizer: Tokenizer, messages: Sequence[Message]) -> int:
 class Past:
     """What is known of a chat beside its messages. `cut`: the name of the message at which the chat was cut before.
     `before`: the numbers of what stands before that message; the chat then holds all of that part, or only what must
-    stay. `summaries`: pairs of a position and a text that stands for the messages before it. `passages`: from the
-    caller's knowledge base, best first; None where no room is set aside for any. `decode_ratio`: see
-    `policies.LowWater`."""
+    stay. `limit`: the input budget that the cut was made for, 0 where it is not known. `summaries`: pairs of a position
+    and a text that stands for the messages before it. `passages`: from the caller's knowledge base, best first; None
+    where no room is set aside for any. `decode_ratio`: see `policies.LowWater`."""
 
     cut: str = ""
     before: Before | None = None
     summaries: tuple[tuple[int, str], ...] = ()
     passages: tuple[Document, ...] | None = None
     decode_ratio: float = USUAL_DECODE_RATIO
+    limit: int = 0
+
+    def is_outgrown(self, limit: int) -> bool:
+        """Returns whether the cut was made for a smaller input budget than `limit`: messages before it may fit now."""
+        return 0 < self.limit < limit
 
 
 NO_PAST: Final = Past()

@@ -1,8 +1,8 @@
 """Trimming decides which messages of a chat are sent, what replaces the others, and counts the tokens of all.
 `policies` chooses the turns where not all fit, `retrieval` the turns that come back, and `placing` the order.
 
-Each message is counted once; these counts say whether a turn fits, so that a long history costs one look-up when it
-comes again. The version's template then renders what is sent, and the result is counted exactly.
+`turns` counts each turn once; these counts say whether a turn fits. The version's template then renders what is sent,
+and the result is counted exactly.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ from service.context.composition import (
     summary_messages,
 )
 from service.context.excerpts import by_rank, without_middle
-from service.context.policies import SYSTEM_ROLES, LowWater, Overrun, Turn, turns_of
+from service.context.policies import SYSTEM_ROLES, LowWater, Overrun, Turn
 from service.context.retrieval import Recall
-from service.context.sources import NO_PAST, Past
+from service.context.sources import NO_PAST, Before, Past
+from service.context.turns import tokens_beside, turns_of
 from service.errors import InvalidRequest
 from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 _LEAST_LEFT = 16  # an overlong message keeps at least this many tokens
+_LEAST_MARGIN = 16  # tokens
+_OPEN_SHARE = 8  # turns counted at up to this part more than the room may fit once they are written
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
     """`sent_messages` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are
     sent. `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are
-    not in the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are
-    from the knowledge base, and `shortened` tokens of the last turn are left out. `cuts` are the moves of the cut in
-    this call, as counted before the template wrote what is sent; `recall` is how the turns that match were chosen."""
+    not in the chat at all; `before` has their numbers. Messages `recalled` came back, messages before `summarised` are
+    in a summary, `passages` are from the knowledge base, and `shortened` tokens of the last turn are left out. `cuts`
+    are the moves of the cut in this call, as counted before the template wrote what is sent; `recall` is how the turns
+    that match were chosen. The next turns keep the cut for `stable_for` tokens."""
 
     sent_messages: tuple[SentMessage, ...]
     encoded: EncodedChat
@@ -52,6 +56,8 @@ class Trimmed:
     absent: int = 0
     cuts: tuple[Overrun, ...] = ()
     recall: Recall | None = None
+    before: Before | None = None
+    stable_for: int = 0
 
     @property
     def counted_cut(self) -> int:
@@ -97,14 +103,14 @@ def trim(
     chat.divide(pinned)
     if budget.options.chosen == "middle":
         chat.shorten(pinned)
-    chat.start = next((at for at, turn in enumerate(chat.turns) if names[systems + turn.first] == past.cut), 0)
+    chat.begin(names)
     return chat.fit(chat.cut())
 
 
 @dataclass(slots=True)
 class _Chat:
     """One call's chat on its way into the budget. `turns` begin behind the `systems`; the chat was cut at `start`
-    before."""
+    before. `room` is for turns; `margin` tokens of it stay free where the template writes more than was counted."""
 
     tokenizer: Tokenizer
     budget: Budget
@@ -115,12 +121,22 @@ class _Chat:
     turns: tuple[Turn, ...] = ()
     start: int = 0
     shortened: int = 0
+    room: int = 0
+    margin: int = 0
     cuts: tuple[Overrun, ...] = ()
 
     def divide(self, pinned: Sequence[bool]) -> None:
-        rest = self.messages[self.systems :]
-        counts = [self.tokenizer.message_tokens(message) for message in rest]
-        self.turns = turns_of([message.role for message in rest], counts, pinned[self.systems :])
+        self.turns = turns_of(self.tokenizer, self.messages[self.systems :], pinned[self.systems :])
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Finds the turn at which the chat was cut before. A cut that was made for a smaller budget, or that is at no
+        turn, is forgotten with its numbers."""
+        is_kept = not self.past.is_outgrown(self.budget.limit)
+        starts = (at for at, turn in enumerate(self.turns) if is_kept and names[self._place(turn)] == self.past.cut)
+        start = next(starts, None)
+        self.start = start or 0
+        if start is None:
+            self.past = replace(self.past, before=None)
 
     def shorten(self, pinned: Sequence[bool]) -> None:
         """Leaves out the middle of the last turn's longest message where the turn does not fit beside what must stay. A
@@ -144,43 +160,81 @@ class _Chat:
             self.divide(pinned)
 
     def cut(self) -> int:
-        """Returns the first of the newest turns. Raises ContextOverflow where the last turn alone does not fit."""
+        """Returns the first of the newest turns. A whole chat that fits is sent, whatever was cut in earlier calls."""
         if self.budget.options.chosen == "refuse":
             return 0
-        least = self._encode(self._sent((len(self.turns) - 1,))).count
-        self.budget.require(least, "messages")
-        room = self.budget.limit - least + self.turns[-1].tokens
-        if self.past.passages is not None:
-            room -= self._documents_left
+        last = self.messages[self._place(self.turns[-1]) :]
+        beside = tokens_beside(self.tokenizer, self.messages[: self.systems], self.documents, last)
+        self.room = self.budget.limit - self._for_passages - beside
+        cut = self._counted_cut()
+        if cut and not self.start and self._fits_whole():
+            self.cuts = ()
+            return 0
+        return cut
+
+    def _counted_cut(self) -> int:
         low_water = LowWater(self.budget.options.low_water, self.past.decode_ratio)
         before = None if self.past.before is None else (self.past.before.asked, self.past.before.answered)
-        policy, aside = self.budget.options.chosen, self.budget.aside
+        policy, aside, room = self.budget.options.chosen, self.budget.aside, self.room - self.margin
         self.cuts = policies.cuts_of(policy, self.turns, room, low_water, self.start, aside, before)
         return self.cuts[-1].cut if self.cuts else self.start
 
     def fit(self, cut: int) -> Trimmed:
         """Returns what is sent with this cut. Where the template writes more tokens than were counted, leaves out first
-        passages, then turns that match, then the oldest of the newest turns."""
+        passages, then turns that match, then the oldest of the newest turns, down to the low-water mark."""
         found = self.past.passages or ()
         fitting = by_rank(self.tokenizer, found, self._documents_left)
         passages = [passage for at, passage in fitting if passage == found[at]]  # whole ones
-        aside, step, last = self.budget.aside, 1, len(self.turns) - 1
+        aside, last = self.budget.aside, len(self.turns) - 1
         while True:
             trimmed = self._arranged(cut, aside, passages)
             over = trimmed.encoded.count - self.budget.limit
-            if over <= 0 and trimmed.knowledge_tokens <= self._documents_left:
+            is_short = over <= 0 and trimmed.knowledge_tokens <= self._documents_left
+            is_cut_last = cut == last or self.budget.options.chosen == "refuse"
+            if is_short and (trimmed.cut is None or is_cut_last or self._excess(trimmed) <= self.margin):
                 return trimmed
-            if passages:
+            if passages and not is_short:
                 passages.pop()
-            elif trimmed.recalled or trimmed.summarised:
+            elif over > 0 and (trimmed.recalled or trimmed.summarised):
                 aside -= max(over, aside // 4)
-            elif cut < last and self.budget.options.chosen != "refuse":
-                cut, step = min(cut + step, last), 2 * step
+            elif not is_cut_last:
+                cut = self._cut_with_margin(self._excess(trimmed))
             else:
-                self.budget.require(trimmed.encoded.count, "messages")
+                self.budget.require(trimmed.encoded.count, "messages", self._change(trimmed.encoded.count))
+                return trimmed
+
+    def _excess(self, trimmed: Trimmed) -> int:
+        """Returns how many tokens more the template wrote than were counted; 0 where something stands beside turns."""
+        if trimmed.passages or trimmed.summarised:
+            return 0
+        sent, first = trimmed.sent, self.systems
+        counted = sum(turn.tokens for turn in self.turns if first + turn.first in sent)
+        return trimmed.encoded.count - counted - (self.budget.limit - self._for_passages - self.room)
+
+    def _cut_with_margin(self, excess: int) -> int:
+        """Returns the cut where at least `excess` tokens of the room stay free. The margin is a power of two, so that
+        the next calls have the same one, and the same cut."""
+        if excess <= self.margin:
+            return len(self.turns) - 1
+        self.margin = max(_LEAST_MARGIN, 1 << (excess - 1).bit_length())
+        return self._counted_cut()
+
+    def _change(self, used: int) -> str:
+        """Returns what to change where the turns that stay beside the last one leave no room for any question; else
+        nothing."""
+        *others, last = self.turns
+        if self.budget.options.chosen == "refuse" or used - last.tokens < self.budget.most:
+            return ""
+        changes = {
+            "unpin messages": any(turn.pinned for turn in others),
+            "choose another context.policy": bool(others) and policies.is_opening(self.budget.options.chosen, 0),
+            f"shorten the system prompt by {used - self.budget.most} tokens": self.systems > 0,
+        }
+        return ", or ".join(change for change, can_help in changes.items() if can_help)
 
     def _arranged(self, cut: int, aside: int, passages: list[Document]) -> Trimmed:
         policy = self.budget.options.chosen
+        stable_for = self.room - self.margin - self.budget.aside - policies.used(policy, self.turns, cut)
         summarised, summary = self._summary(cut, aside) if policy == "summarise" else (0, "")
         if summarised:
             cut = next(at for at, turn in enumerate(self.turns) if self._place(turn) == summarised)
@@ -199,10 +253,10 @@ class _Chat:
             *knowledge_messages(self.tokenizer, passages),
             *self._of_turns(kept[-1:]),
         ]
-        is_cut = len(kept) < len(self.turns) or self.absent > 0
+        is_cut, encoded = len(kept) < len(self.turns) or self.absent > 0, self._encode(sent)
         return Trimmed(
             tuple(sent),
-            self._encode(sent),
+            encoded,
             self._place(self.turns[cut]) if is_cut else None,
             tuple(each.source for each in self._of_turns(recalled)),
             summarised,
@@ -213,10 +267,17 @@ class _Chat:
             self.absent,
             self.cuts,
             recall,
+            self.past.before,
+            max(0, min(stable_for, self.budget.limit - encoded.count)),
         )
 
     def _fits_whole(self) -> bool:
-        return self._encode(self._sent(range(len(self.turns)))).count <= self.budget.limit
+        """Returns whether the whole chat fits. Renders it where its turns' counts leave that open."""
+        counted = sum(turn.tokens for turn in self.turns)
+        if counted > self.room + max(0, self.room) // _OPEN_SHARE or self.absent:
+            return False
+        whole = self._encode(self._sent(range(len(self.turns)))).count
+        return whole <= self.budget.limit - self._for_passages
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
         """Returns the position and the text of the summary that stands for the fewest messages and for all that is left
@@ -254,6 +315,10 @@ class _Chat:
         """Returns how much of the documents' budget is left for passages of the knowledge base."""
         texts = (text for document in self.documents for text in (document.title or "", document.text))
         return max(0, self.budget.documents - sum(map(self.tokenizer.text_tokens, texts)))
+
+    @property
+    def _for_passages(self) -> int:
+        return 0 if self.past.passages is None else self._documents_left
 
     def _place(self, turn: Turn) -> int:
         return self.systems + turn.first

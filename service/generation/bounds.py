@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from service.context.budget import Budget, ContextOptions
 from service.context.prompt import Ids, Prompt, build_prompt
 from service.deployments.deployment import Deployment
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
@@ -57,6 +58,12 @@ def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
         context=request.context,
         answer_window=deployment.answer_window,
     )
+
+
+def input_budget(request: GenerationRequest, deployment: Deployment) -> int:
+    """Returns how many tokens the prompt may have before a policy cuts it. Raises as `window_of`."""
+    options, window = request.context or ContextOptions(), window_of(request, deployment)
+    return Budget(window, request.max_new_tokens, options, deployment.answer_window).limit
 
 
 def refuse_embedding(request: GenerationRequest, deployment: Deployment) -> None:

@@ -27,6 +27,7 @@ from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavai
 from service.generation.answer import Answer
 from service.generation.request import GenerationRequest, SessionTurn
 from service.generation.stored_turns import (
+    cut_limit,
     cut_of,
     cut_position,
     message_of,
@@ -152,14 +153,14 @@ class Conversations:
         store, new = await self.store(), new_messages(turn)
         return _request(request, await _read(store, turn, new, request.context), turn)
 
-    async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
-        """Returns the same request for the version with this digest. Where the chat's numbers are another version's
-        tokens, the request has all messages of the chat and no numbers. Raises Conflict where the session has changed
-        since it was read."""
+    async def counted_by(self, request: GenerationRequest, digest: str, limit: int) -> GenerationRequest:
+        """Returns the same request for the version with this digest, where the input budget is `limit`. Where the
+        chat's numbers are another version's tokens, or were made for a smaller budget, the request has all messages of
+        the chat and no numbers. Raises Conflict where the session has changed since it was read."""
         turn, source = request.turn, request.source
         if turn is None or not isinstance(source, Chat) or source.past.before is None:
             return request
-        if source.past.before.digest == digest:
+        if source.past.before.digest == digest and not source.past.is_outgrown(limit):
             return request
         store, new, revision = await self.store(), new_messages(turn), turn.expected_revision
         with _told_of_changes():
@@ -253,7 +254,7 @@ def _request(
     is_cut = (session.cut or {}).get("policy") == options.policy
     cut = next((each.id for each in stored if is_cut and each.position == cut_position(session)), "")
     before = numbers_before(session, options.chosen) if cut and with_numbers else None
-    chat = _chat(history, turn, Past(cut, before))
+    chat = _chat(history, turn, Past(cut, before, limit=cut_limit(session)))
     return replace(
         request,
         source=chat,

@@ -2,7 +2,7 @@
 
 A call whose arguments are no JSON object, for example one that a limit cut, stays a call and may get a result. Its text
 is the member INVALID_JSON of an object, for no template could write it otherwise. A session's cut is where the context
-was last cut, with the numbers of what stands before it.
+was last cut, with the input budget of that call and the numbers of what stands before it.
 """
 
 from __future__ import annotations
@@ -97,12 +97,22 @@ def numbers_before(session: Session, policy: Policy) -> Before | None:
     return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
 
 
+def cut_limit(session: Session) -> int:
+    """Returns the input budget that the cut was made for; 0 where it is not known."""
+    limit = (session.cut or {}).get("limit")
+    return limit if type(limit) is int and limit > 0 else 0
+
+
 def cut_of(answer: Answer) -> dict[str, object] | None:
     """Returns what the session stores of this answer's cut."""
     partition, before = answer.receipt.partition, answer.prompt.before_cut
     if partition is None or partition.cut is None:
         return None
-    cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
+    cut: dict[str, object] = {
+        "at": partition.cut,
+        "policy": answer.receipt.policy,
+        "limit": answer.prompt.cut_limit,
+    }
     if before is None or not answer.deployment.tokenizer.probes.is_additive:
         return cut
     return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}

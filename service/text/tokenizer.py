@@ -7,7 +7,7 @@ version's template writes control tokens. Raw text for `encode` is the caller's 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,10 +15,11 @@ from pathlib import Path
 
 from tokenizers import Encoding
 
+from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
-from service.text.messages import ChatOptions, Document, Message
-from service.text.probing import Probes
+from service.text.messages import ChatOptions, Document, Message, Tool
+from service.text.probing import QUESTION, Probes
 from service.text.reasoning import ReasoningForm, reasoning_form_of
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
@@ -29,7 +30,10 @@ from service.text.vocabulary import Vocabulary, require_text
 __all__ = ["EncodedText", "Tokenizer"]
 
 _COUNTED = 100_000
-"""The most texts whose number of tokens is remembered."""
+"""The most texts and turns whose number of tokens is remembered."""
+_SHORT_TOOL = Tool("f")
+_SHORT_VARIABLE = 64
+"""The most characters of a variable of the template with which turns are counted."""
 _VARIANTS = 16
 """The most chat options of one owner that are remembered."""
 _OWNERS = 64
@@ -249,19 +253,45 @@ class Tokenizer:
         """Returns the number of ids of `render_chat` without making a list. Raises as `encode_chat`."""
         return self._chat.count(tuple(messages), tuple(documents), self._memory)
 
+    def for_turns(self) -> Tokenizer:
+        """Returns the tokenizer for `turn_tokens` of such chats. What a chat has once costs next to nothing in it: in
+        place of all tools there is a short one, and long variables are left out."""
+        tools = (_SHORT_TOOL,) if self._options.tools else ()
+        variables = (each for each in self._options.variables if len(str(each[1])) <= _SHORT_VARIABLE)
+        return self.with_options(replace(self._options, tools=tools, variables=tuple(variables)))
+
+    def turn_tokens(self, turn: Sequence[Message], *, is_last: bool = False) -> int:
+        """Returns how many tokens a turn takes in a chat, as the template writes it: before other turns, or with
+        `is_last` as the last one. Renders each turn once, and remembers its digest. Estimates where the template
+        refuses the turn alone."""
+        key = b"turn" + digest_of(repr((is_last, self._options, turn)))
+        return self._remembered(key, lambda: self._turn(turn, is_last))
+
+    def _turn(self, turn: Sequence[Message], is_last: bool) -> int:
+        try:
+            if not is_last:
+                return max(0, self.chat_tokens((*turn, QUESTION)) - self.probes.question_tokens)
+            without = self.probes.question_tokens - self.message_tokens(QUESTION)
+            return max(0, self.chat_tokens(turn) - without) if turn else 0
+        except InvalidRequest:
+            return sum(map(self.message_tokens, turn))
+
     def message_tokens(self, message: Message) -> int:
         """Estimates a message's tokens in a chat, including the template's text around it. Counts its texts once."""
         return sum(map(self.text_tokens, message.texts)) + self.probes.around * (1 + len(message.tool_calls))
 
     def text_tokens(self, text: str) -> int:
         """Returns the number of tokens of a text alone. It remembers the digest, not the text."""
-        key = digest_of(text)
-        count = self._counted.get(key)
-        if count is None:
+        return self._remembered(digest_of(text), lambda: len(self._vocabulary.encode(text)))
+
+    def _remembered(self, key: bytes, count: Callable[[], int]) -> int:
+        known = self._counted.get(key)
+        if known is None:
+            known = count()
             if len(self._counted) >= _COUNTED:
                 self._counted.clear()
-            count = self._counted[key] = len(self._vocabulary.encode(text))
-        return count
+            self._counted[key] = known
+        return known
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Returns the text of ids. Unfinished characters become U+FFFD. Unknown ids have no text."""

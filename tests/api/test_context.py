@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from service.text.messages import Message
 from tests.api.reading import error
 from tests.api.test_generate import ask
-from tests.fake_service import WINDOW, World
+from tests.api.test_sessions import SESSIONS, made, messages, say
+from tests.fake_service import WINDOW, World, says
 
 TALK = [
     {"role": "system", "content": "You sell lunch."},
@@ -135,3 +137,94 @@ async def test_the_count_of_a_prompt_past_the_window_is_exact(
     for context in ({}, {"reserve_output_tokens": 0}, {"reserve_output_tokens": 9}, {"max_input_tokens": 9}):
         counted = await ask(world, path="/v1/responses/input_tokens", input=text, context=context)
         assert counted["input_tokens"] == tokens["count"], context
+
+
+@pytest.mark.parametrize("policy", ["window", "middle", "retrieve"])
+async def test_one_turn_with_a_small_budget_trims_that_turn_alone(world: World, policy: str) -> None:
+    says(world, "hello world")
+    session = await made(world, system="You sell lunch.", policy=policy)
+    for turn in range(6):
+        await say(world, session, f"hello {turn}, hello world")
+    small = await say(world, session, context={"max_input_tokens": 140})
+    assert small["context"]["counts"]["dropped"] > 0
+    again = (await world.client.post(f"{SESSIONS}/{session}/regenerate", json={"context": {}})).json()
+    assert again["context"]["counts"] == {"kept": 14, "dropped": 0, "summarised": 0}
+    await world.client.post(f"{SESSIONS}/{session}/regenerate", json={"context": {"max_input_tokens": 140}})
+    large = await say(world, session)
+    assert large["context"]["counts"] == {"kept": 16, "dropped": 0, "summarised": 0} and large["context"]["cut"] is None
+
+
+async def test_the_window_cuts_no_answer_of_open_length_off(world: World) -> None:
+    """A policy that leaves turns out keeps an eighth of the window free for such an answer."""
+    says(world, "hello world " * 4)
+    session, least = await made(world), WINDOW
+    for turn in range(24):
+        said = {"role": "user", "content": f"hello {turn}, hello world"}
+        body = {"model": "demo", "session_id": session, "messages": [said]}
+        answer = (await world.client.post("/v1/chat/completions", json=body)).json()
+        receipt = answer["context"]
+        assert answer["choices"][0]["finish_reason"] == "stop"
+        assert receipt["used"] + receipt["reserved_output"] == WINDOW and receipt["free"] == 0
+        least = min(least, receipt["reserved_output"])
+    assert receipt["counts"]["dropped"] and WINDOW // 8 <= least < WINDOW // 2
+
+
+async def test_what_must_be_sent_may_use_the_room_for_an_answer_of_open_length(world: World) -> None:
+    says(world, "hello")
+    for policy in ("refuse", "window", "middle"):
+        said = [{"role": "user", "content": "hello " * 230}]
+        body = {"model": "demo", "messages": said, "context": {"policy": policy}}
+        receipt = (await world.client.post("/v1/chat/completions", json=body)).json()["context"]
+        assert receipt["truncated"] == (policy == "middle")
+        assert (receipt["used"] > WINDOW * 7 // 8) == (policy != "middle"), "middle shortens the message"
+
+
+@pytest.mark.parametrize(("policy", "pins"), [("middle", False), ("window", True), ("window", False)])
+async def test_a_system_message_between_turns_of_a_session_is_the_next_turns(
+    world: World, policy: str, pins: bool
+) -> None:
+    """The receipt counts each message once, the whole is a recount, and the cut stays."""
+    says(world, "hello")
+    talk = [("user", "hello 0 " * 4), ("assistant", "hello world"), ("system", "note 1")]
+    for turn in range(1, 14):
+        talk += [("user", f"hello {turn} hello world"), ("assistant", "hello world " * 2)]
+    moment = {"created_at": "2026-01-01T00:00:00Z"}
+    lines = [{"type": "session", "format": 2, "policy": policy}]
+    lines += [
+        {"type": "message", "id": f"m{at}", "role": role, "content": text, **moment}
+        for at, (role, text) in enumerate(talk)
+    ]
+    body, headers = "\n".join(map(json.dumps, lines)), {"content-type": "application/x-ndjson"}
+    session = (await world.client.post(f"{SESSIONS}/import", content=body, headers=headers)).json()["id"]
+    said, cuts = [Message(*each) for each in talk], list[str]()
+    for turn in range(3):
+        if pins and turn == 1:
+            pinned = (await messages(world, session))[2]["id"]
+            await world.client.patch(f"{SESSIONS}/{session}/messages/{pinned}", json={"pinned": True})
+        said.append(Message("user", f"again {turn}"))
+        answer = await say(world, session, said[-1].content)
+        receipt = answer["context"]
+        assert sum(receipt["counts"].values()) == len(receipt["kept"]) + len(receipt["dropped"]) == len(said)
+        assert answer["usage"]["prompt_tokens_before_truncation"] == len(world.tokenizer.render_chat(said))
+        names = [each["id"] for each in await messages(world, session)][:-1]
+        sent = [each for name, each in zip(names, said, strict=True) if name in receipt["kept"]]
+        assert receipt["used"] == len(world.tokenizer.render_chat(sent))
+        texts = [each.content for name, each in zip(names, said, strict=True) if name in receipt["dropped"]]
+        assert receipt["dropped_tokens"] == sum(map(world.tokenizer.text_tokens, texts))
+        cuts.append(receipt["cut"]["at"])
+        said.append(Message("assistant", answer["generated_text"]))
+    assert len(set(cuts)) == 1
+
+
+async def test_a_refusal_names_what_can_be_changed(world: World) -> None:
+    says(world, "hello world " * 10)
+    session = await made(world, system="hello " * 40)
+    await say(world, session, "hello " * 60)
+    large = {"parameters": {"max_new_tokens": 400}}
+    told = await say(world, session, "hello " * 30, status=422, **large)
+    assert "shorten the input by" in told["error"], "the system prompt alone fits"
+    first = (await messages(world, session))[0]["id"]
+    await world.client.patch(f"{SESSIONS}/{session}/messages/{first}", json={"pinned": True})
+    told = await say(world, session, "hi", status=422, **large)
+    over = told["prompt_tokens"] + 400 - WINDOW
+    assert f": unpin messages, or shorten the system prompt by {over} tokens or lower max_new_tokens" in told["error"]

@@ -362,17 +362,17 @@ async def test_the_whole_of_a_cut_session_is_counted_as_the_template_writes_it(w
 
 async def test_numbers_of_another_version_are_counted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await made(world)
-    for turn in range(12):
+    for turn in range(16):
         await say(world, session, f"hello {turn}, hello world")
     read = watched(monkeypatch)
     body = {"session_id": session, "messages": [{"role": "user", "content": "?"}], "parameters": SHORT}
     part = (await world.client.post("/v1/context/preview", json=body)).json()
     counted_by = conversations.Conversations.counted_by
     monkeypatch.setattr(
-        conversations.Conversations, "counted_by", lambda self, ask, digest: counted_by(self, ask, "another")
+        conversations.Conversations, "counted_by", lambda self, ask, _, limit: counted_by(self, ask, "another", limit)
     )
     whole = (await world.client.post("/v1/context/preview", json=body)).json()
-    assert len(read) == 3 and read[-1] == 24
+    assert len(read) == 3 and read[-1] == 32
     for context in (part["context"], whole["context"]):
         context["kept"].pop()
     assert part == whole

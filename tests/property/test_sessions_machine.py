@@ -63,7 +63,14 @@ class Kept:
 
     def remove(self, message: Said) -> None:
         self.messages.remove(message)
-        if self.title == cut(message.content):
+        self.retitle(message.content)
+
+    def edit(self, message: Said, content: str) -> None:
+        before, message.content = message.content, content
+        self.retitle(before)
+
+    def retitle(self, gone: str) -> None:
+        if self.title == cut(gone):
             self.title = next((cut(each.content) for each in self.messages if each.role == "user"), None)
 
 
@@ -192,7 +199,8 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             with pytest.raises(NotFound):
                 self.run(call)
         elif (done := self.call(id, owner, call)) is not None:
-            message.content = message.content if content is None else content
+            if content is not None:
+                done[0].edit(message, content)
             message.pinned = message.pinned if pinned is None else pinned
             done[0].written(self.now)
             found = self.run(self.stores[1 - store].sessions(owner, query=message.content, limit=100)).data

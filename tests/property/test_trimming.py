@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -174,6 +175,80 @@ def test_calls_and_results_stay_together(
     shares = calling.encode_chat(sent).shares.messages
     assert receipt.parts.current == shares[-1] or not sent[-1].content.strip()
     assert receipt.parts.history == sum(share or 0 for share in shares[:-1])
+
+
+def talk_with_tools(rng: random.Random, turns: int) -> tuple[list[Message], list[int]]:
+    """A chat whose turns call tools up to twice, and how many messages it had at each call for an answer."""
+
+    def text(most: int) -> str:
+        return " ".join(rng.choice(("ab", "가", "\n", "<|im_end|>", "a 가 b")) for _ in range(rng.randint(0, most)))
+
+    chat, calls = [Message("system", "You sell lunch.")], list[int]()
+    for turn in range(turns):
+        chat.append(Message("user", text(16)))
+        for step in range(rng.choice((0, 0, 1, 2))):
+            calls.append(len(chat))
+            asked = tuple(ToolCall(f"c{turn}_{step}_{at}", "f", json.dumps({"a": text(3)})) for at in range(step + 1))
+            results = (Message("tool", text(5), tool_call_id=call.id) for call in asked)
+            chat += [Message("assistant", text(2), tool_calls=asked), *results]
+        calls.append(len(chat))
+        chat.append(Message("assistant", text(16)))
+    return chat, calls
+
+
+def stored(chat: list[Message], past: Past, policy: str) -> Chat:
+    """The chat as a session gives it: what stays, and the messages from the cut on."""
+    at = int(past.cut.removeprefix("m_") or 0)
+    users = [place for place, message in enumerate(chat) if message.role == "user"]
+    stays = users[1] if policy == "middle" and len(users) > 1 else 1
+    places = [place for place in range(len(chat)) if past.before is None or place < stays or place >= at]
+    names = tuple(f"m_{place}" for place in places)
+    return Chat(tuple(chat[place] for place in places), names, past, tuple(places))
+
+
+@settings(SETTINGS, max_examples=drawn(6, 30))
+@given(st.randoms(use_true_random=False), st.integers(450, 800), st.sampled_from(["window", "middle"]))
+def test_a_session_has_the_cut_of_a_client_that_sends_the_whole_chat(
+    calling: Tokenizer, rng: random.Random, window: int, policy: Any
+) -> None:
+    """With tools, call by call: the cut moves only where what is sent would not fit, and then down to the mark."""
+    (chat, calls), past, at = talk_with_tools(rng, 14), Past(), 0
+    options, limit = ContextOptions(policy, low_water=0.5), window - 16
+    for now in calls:
+        said = chat[:now]
+        try:
+            whole = build_prompt(calling, window, Chat(tuple(said)), max_new_tokens=16, context=options)
+        except ContextOverflow:
+            return
+        session = build_prompt(calling, window, stored(said, past, policy), max_new_tokens=16, context=options)
+        assert session.token_ids == whole.token_ids and session.receipt.cut == whole.receipt.cut
+        assert session.receipt.counts == whole.receipt.counts
+        assert session.tokens_before_truncation == whole.tokens_before_truncation == calling.chat_tokens(said)
+        for receipt in (whole.receipt, session.receipt):
+            assert receipt.parts.total == receipt.used == len(whole.token_ids) <= limit
+        if whole.receipt.cut is None:
+            assert past.cut == ""
+            continue
+        assert whole.tokens_before_truncation > limit, "a whole chat that fits is sent"
+        after = int(whole.receipt.cut.at.removeprefix("m_"))
+        assert after >= at, "a cut never goes back"
+        if after > at:
+            assert sent_tokens(calling, said, at, policy) > limit, "what was sent still fits"
+            last = max(place for place in range(now) if chat[place].role == "user")
+            assert after == last or whole.receipt.used <= limit / 2 + beside(calling, said, policy)
+        at, past = after, Past(whole.receipt.cut.at, session.before_cut, limit=session.cut_limit)
+
+
+def sent_tokens(tokenizer: Tokenizer, chat: list[Message], cut: int, policy: str) -> int:
+    """The tokens of a prompt with the cut at this message."""
+    users = [place for place, message in enumerate(chat) if message.role == "user"]
+    stays = users[1] if policy == "middle" and len(users) > 1 else 1
+    return tokenizer.chat_tokens([*chat[: min(stays, max(cut, 1))], *chat[max(cut, 1) :]])
+
+
+def beside(tokenizer: Tokenizer, chat: list[Message], policy: str) -> int:
+    """The tokens that a prompt has beside the turns that may be left out."""
+    return sent_tokens(tokenizer, [*chat, Message("user", "")], len(chat), policy)
 
 
 def test_the_same_checks_find_a_lost_pin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.context.policies import LowWater, Overrun, Policy, Turn, cuts_of, kept, turns_of, used
+from service.context.policies import LowWater, Overrun, Policy, Turn, cuts_of, kept, turn_ranges, used
 from service.context.retrieval import asks, ranked, scores
 from service.engine.scheduling.cost import decode_ratio
 from service.text.grams import terms
@@ -27,12 +27,25 @@ def turns(*tokens: int, pinned: tuple[int, ...] = ()) -> tuple[Turn, ...]:
 
 def test_a_turn_begins_with_a_users_message() -> None:
     roles = ("assistant", "user", "assistant", "tool", "assistant", "user")
-    assert turns_of(roles, (1, 2, 4, 8, 16, 32), (False,) * 3 + (True,) + (False,) * 2) == (
-        Turn(0, 1, 1, 0),
-        Turn(1, 5, 30, 14, True),
-        Turn(5, 6, 32, 32),
-    )
-    assert turns_of(("user",), (3,), (False,)) == (Turn(0, 1, 3, 3),)
+    assert turn_ranges(roles) == [(0, 1), (1, 5), (5, 6)]
+    assert turn_ranges(("user",)) == [(0, 1)] and turn_ranges(()) == []
+    roles = ("user", "assistant", "system", "developer", "user", "user")
+    assert turn_ranges(roles) == [(0, 2), (2, 5), (5, 6)], "system messages are the next turn's"
+
+
+def test_a_turn_with_tools_is_gone_through_call_by_call() -> None:
+    """The cut after each call is the one that the call itself had, with the calls before it."""
+    calls, cuts = (4, 9, 12, 20, 21, 31), list[int]()
+    mark = LowWater(0.6)
+    before = turns(10, 10, 10)
+    for at, tokens in enumerate(calls):
+        cuts.append(cut_of("window", (*before, Turn(3, 4, tokens, tokens, False, calls[:at])), 40, mark))
+    assert cuts == [0, 0, 2, 2, 2, 3], "12 leave room for one turn until 31 come"
+    asked = Turn(3, 4, 32, 31, False, calls[:-1])
+    assert cut_of("window", (*before, asked, *turns(8)), 40, mark) == 3
+    asked = Turn(3, 4, 22, 21, False, calls[:4])
+    assert cut_of("window", (*before, asked, *turns(8)), 40, mark) == 2
+    assert [move.tokens for move in cuts_of("window", (*before, asked, *turns(8)), 40, mark)] == [42]
 
 
 def test_a_cut_says_what_it_was_for() -> None:

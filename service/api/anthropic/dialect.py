@@ -10,7 +10,7 @@ from service.api.anthropic.chat import chat_of, continues, turn_of
 from service.api.anthropic.schemas import CountTokensBody, MessagesBody
 from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import sampling_of
-from service.context.budget import ContextOptions
+from service.context.budget import OPEN_RESERVE, ContextOptions
 from service.context.prompt import Chat
 from service.generation.request import GenerationRequest
 from service.text.grammars import Grammar
@@ -18,8 +18,6 @@ from service.text.messages import Message
 from service.text.reasoning import ReasoningUse
 from service.text.tools import ToolUse
 
-RESERVE: Final = 256
-"""How many tokens a prompt leaves free for its answer, where `max_tokens` is not less."""
 CHOICES: Final = {"any": "required", "tool": "required"}
 """OpenAI's word for the type of a `tool_choice`, where it is another one."""
 DEFAULT_EFFORT: Final = "high"
@@ -30,7 +28,7 @@ def parse(body: MessagesBody) -> GenerationRequest:
     that any model can give."""
     options = body.context.options() if body.context else ContextOptions()
     if options.reserve_output_tokens is None:
-        options = replace(options, reserve_output_tokens=min(body.max_tokens, RESERVE))
+        options = replace(options, reserve_output_tokens=min(body.max_tokens, OPEN_RESERVE))
     turn = None if body.session_id is None else turn_of(body, body.session_id)
     return _request(
         body,

@@ -3,19 +3,22 @@
     0 ─── systems ─── … ─── a turn that stays ─── … ─── since ─────────── end
           read              read                         read               everything else: ids at most
 
-A long session's next turn reads what may be sent, not what was cut before. The module knows no tokens and no policy.
+A long session's next turn reads what may be sent, not what was cut before. The module knows no tokens, and of policies
+only how they divide a chat into turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, and_, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.context.partition import NEAREST, SYSTEM, Named, partition_of, wire_form
+from service.context.policies import SYSTEM_ROLES, turn_ranges
 from service.storage.sessions.owned import Owned, is_id
 from service.storage.sessions.rows import ASSISTANT, TOOL
 from service.storage.sessions.values import PromptPart, Said, StoredMessage
@@ -42,12 +45,13 @@ class Reading:
         """Returns the messages, and positions and ids of up to NEAREST other messages just before `since`; None where
         no turn begins there."""
         newest = await self._said(self._its.position >= part.since)
-        if not newest or (newest[0].position, newest[0].role) != (part.since, "user"):
+        role = next((said.role for said in newest if said.role not in SYSTEM_ROLES), "")
+        if not newest or (newest[0].position, role) != (part.since, "user"):
             return None
         before = self._its.position < part.since
         by_position = {said.position: said for said in newest}
-        if part.systems:
-            by_position |= {said.position: said for said in await self._said(before, most=part.systems)}
+        # one message more, so that a system message between turns does not become one of the first
+        by_position |= {said.position: said for said in await self._said(before, most=part.systems + 1)}
         for ranges in _batches(await self._turns(part)):
             inside = or_(*(and_(self._its.position >= first, self._its.position < stop) for first, stop in ranges))
             by_position |= {said.position: said for said in await self._said(before, inside)}
@@ -105,15 +109,25 @@ class Reading:
 
     async def _turns(self, part: PromptPart) -> list[tuple[int, int]]:
         """Returns where the turns that stay begin and end, before `since`."""
-        user = (self._in_session, self._its.role == "user")
-        ranges = set[tuple[int, int]]()
-        for at in await self._staying(part):
-            begin = self._mine.select("messages", "position").where(*user, self._its.position <= at)
-            end = self._mine.select("messages", "position").where(*user, self._its.position > at)
-            first = await self._connection.execute(begin.order_by(self._its.position.desc()).limit(1))
-            stop = await self._connection.execute(end.order_by(self._its.position).limit(1))
-            ranges.add((first.scalar_one_or_none() or 0, stop.scalar_one()))
-        return sorted(ranges)
+        return sorted({await self._turn(at, part.since) for at in await self._staying(part)})
+
+    async def _turn(self, at: int, since: int) -> tuple[int, int]:
+        """Returns where the turn of the message at position `at` begins and ends; `since` is where a later one begins.
+        Reads the roles from two users' messages before the turn's end to two behind it, for `turn_ranges` to divide."""
+        user = self._mine.select("messages", "position").where(self._in_session, self._its.role == "user")
+        upto = user.where(self._its.position <= at).order_by(self._its.position.desc()).limit(2)
+        behind = user.where(self._its.position > at).order_by(self._its.position).limit(2)
+        before = list((await self._connection.execute(upto)).scalars())
+        first = before[1] if len(before) == 2 else 0
+        last = max((await self._connection.execute(behind)).scalars(), default=since)
+        near = self._mine.select("messages", "position", "role").where(
+            self._in_session, self._its.position >= first, self._its.position < min(last + 1, since)
+        )
+        rows = (await self._connection.execute(near.order_by(self._its.position))).all()
+        chat = list(dropwhile(lambda row: row.role in SYSTEM_ROLES, rows))
+        positions = [*(row.position for row in chat), since]
+        ranges = ((positions[first], positions[stop]) for first, stop in turn_ranges([row.role for row in chat]))
+        return next((each for each in ranges if each[0] <= at < each[1]), (at, at + 1))
 
     async def _staying(self, part: PromptPart) -> set[int]:
         """Returns the positions of messages whose turns stay."""

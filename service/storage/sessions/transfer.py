@@ -127,7 +127,7 @@ def cut_at(cut: Json | None, positions: Sequence[int]) -> Json | None:
     at = None if cut is None else cut.get("at")
     if cut is None or type(at) is not int or at not in positions:
         return None
-    return {"at": bisect_left(positions, at), **{key: cut[key] for key in ("policy",) if key in cut}}
+    return {"at": bisect_left(positions, at), **{key: cut[key] for key in ("policy", "limit") if key in cut}}
 
 
 def _placed(positions: Sequence[int]) -> Callable[[StoredMessage], StoredMessage]:
