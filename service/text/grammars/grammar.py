@@ -37,9 +37,7 @@ _JSON_OPTIONS: Final = {
 name that is taken cannot come again as `\\u0061`. Of control characters only \\n, \\r, \\t, \\b and \\f have one."""
 _LONGEST_PLACE: Final = 200
 _TO_ESCAPE: Final = re.compile(r"\\[^\n]|\\?\n|/")
-_LITERAL: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""What holds no flag: an escape, or a class."""
-_VERBOSE: Final = re.compile(r"\(\?[imsRUu]*x[imsRUux-]*[:)]")
+_FLAGS_AND_CLASSES: Final = re.compile(r"\\.|\[\^?\]?|\]|\(\?([imsRUux-]*)[:)]", re.DOTALL)
 _ESCAPED: Final = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 
 
@@ -76,7 +74,7 @@ class Grammar:
         if not pattern:
             raise InvalidRequest(f"`{field}` is empty, which only an empty answer fits: send a pattern", param=field)
         _require_size(pattern, field, MAX_TEXT_BYTES)
-        if _VERBOSE.search(_LITERAL.sub("", pattern)):
+        if _is_verbose(pattern):
             raise UnsupportedField(
                 f"`{field}` cannot act with the flag `x`: write the pattern without blanks and comments", param=field
             )
@@ -221,6 +219,19 @@ def _parsed(schema: Any, field: str) -> Any:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is_verbose(pattern: str) -> bool:
+    """Returns whether a flag turns blanks and comments into nothing, in linear time."""
+    depth = 0  # of classes
+    for part in _FLAGS_AND_CLASSES.finditer(pattern):
+        if part[0].startswith("["):
+            depth += 1
+        elif part[0] == "]":
+            depth = max(0, depth - 1)
+        elif not depth and "x" in (part[1] or "").partition("-")[0]:
+            return True
+    return False
 
 
 def _escaped(pattern: str) -> str:
