@@ -324,3 +324,19 @@ async def test_an_error_names_the_field_that_was_sent(
     assert answer.status_code in (400, 422), answer.text
     told = answer.json()["error"]
     assert told["param"] == name if isinstance(told, dict) else told.startswith((f"`{name}` ", f"{name}: ")), told
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions?model=demo&limit=1&model=demo", "model"),
+        ("/v1/sessions?limit=2&limit=1", "limit"),
+        ("/v1/files?after=a&after=b", "after"),
+        ("/v1/usage?key=a&key=b", "key"),
+    ],
+)
+async def test_a_query_parameter_that_comes_twice_is_refused_by_name(shared: World, path: str, name: str) -> None:
+    answer = await shared.client.get(path)
+    body = answer.json()
+    told = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
+    assert answer.status_code in (400, 422) and f"`{name}` comes 2 times" in told, answer.text

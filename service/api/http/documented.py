@@ -1,18 +1,21 @@
-"""This module says for the OpenAPI document what a route reads and streams."""
+"""This module says for the OpenAPI document what a route reads and streams, and holds queries to it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator, Set
 from enum import Enum
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.datastructures import QueryParams
 
 from service.api.http.bodies import is_optional
 from service.api.http.encoding import EVENT_STREAM, NDJSON
+from service.errors import InvalidRequest
 
 TEXT: Final = "text/plain"
 REFERENCE: Final = "#/components/schemas/{model}"
@@ -55,7 +58,8 @@ def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 class _Route(APIRoute):
-    """A route whose document says what `json_body` reads: FastAPI itself sees a dependency there."""
+    """A route whose document says what `json_body` reads: FastAPI itself sees a dependency there. It refuses a query
+    parameter that comes twice, of which FastAPI would take the last."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         defaults = (parameter.default for parameter in inspect.signature(endpoint).parameters.values())
@@ -63,6 +67,30 @@ class _Route(APIRoute):
         if models and options.get("openapi_extra") is None:
             options["openapi_extra"] = takes(models[0])
         super().__init__(path, endpoint, **options)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, names = super().get_route_handler(), frozenset(_query_names(self.dependant))
+
+        async def handle_once(request: Request) -> Response:
+            require_once(request.query_params, names)
+            return await handle(request)
+
+        return handle_once if names else handle
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for each in dependant.dependencies:
+        yield from _query_names(each)
+
+
+def require_once(query: QueryParams, names: Set[str]) -> None:
+    """Raises InvalidRequest for a query parameter among `names` that has two values."""
+    if len(query) == len(query.multi_items()):
+        return
+    for name in names:
+        if len(values := query.getlist(name)) > 1:
+            raise InvalidRequest(f"`{name}` comes {len(values)} times in the query: send it once", param=name)
 
 
 class Router(APIRouter):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.deps import ServiceDep
 from service.api.http.connection import EventStream
-from service.api.http.documented import streams
+from service.api.http.documented import Router, streams
 from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, Internal, body_of
 from service.api.http.scopes import require_still
@@ -81,7 +81,7 @@ class LiveEvent(Shown):
     versions: list[LiveVersion]
 
 
-router = APIRouter(tags=["operations"])
+router = Router(tags=["operations"])
 EVENTS: Final = streams(LiveEvent, description="An event a second, until the client or the server ends the stream.")
 
 

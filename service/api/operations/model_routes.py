@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from models.manifest import Manifest
 from service.api.deps import ModelsDep, ServiceDep, Text
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.errors import ErrorDialect, dialect_of
 from service.api.shared.answer_schemas import Shown, Time
 from service.deployments.deployments import Deployments, is_allowed
 from service.errors import InvalidRequest
 
-router = APIRouter(tags=["openai"])
+router = Router(tags=["openai"])
 PAGE: Final = 20
 """Anthropic's size of a page."""
 PageSize = Annotated[int, Query(ge=1, le=1000)]

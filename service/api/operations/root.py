@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.imports.starter import DEMO
 from models.manifest import Manifest
 from service.api.deps import Service, ServiceDep
+from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.pages import HTML, page, prefers_html
 from service.api.operations.schemas import Root
@@ -56,7 +57,7 @@ def example_for(is_demo: bool, chats: bool) -> Example:
     return GREETING if is_demo else CHAT
 
 
-router = APIRouter(tags=["operations"])
+router = Router(tags=["operations"])
 LINKS: Final = {"ui": "/ui/models", "docs": "/docs", "openapi": "/openapi.json", "info": "/info", "metrics": "/metrics"}
 PAGE: Final[dict[int | str, dict[str, Any]]] = {
     200: {

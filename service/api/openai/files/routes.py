@@ -6,13 +6,13 @@ import asyncio
 import os
 from typing import Annotated, Any, BinaryIO, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.deps import OwnerDep, ServiceDep, Text
 from service.api.http.bodies import validated
-from service.api.http.documented import lines
+from service.api.http.documented import Router, lines
 from service.api.http.encoding import NDJSON, json_response
 from service.api.http.listing import Order, page_of
 from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
@@ -21,7 +21,7 @@ from service.errors import InvalidRequest, Unavailable
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile
 
-router = APIRouter(prefix="/v1/files", tags=["files"])
+router = Router(prefix="/v1/files", tags=["files"])
 FileLimit = Annotated[int, Query(ge=1, le=10000)]
 FORM: Final = {
     "requestBody": {
