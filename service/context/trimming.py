@@ -242,7 +242,7 @@ class _Chat:
         recall = self._recall(kept, aside) if policy == "retrieve" else None
         recalled = recall.chosen if recall else ()
         is_whole = bool(recalled) and len(kept) + len(recalled) == len(self.turns)
-        if is_whole and self._fits_whole():  # the counts were longer than the rendered chat
+        if is_whole and self._is_within(self.budget.limit):  # the counts were longer than the rendered chat
             kept, recalled = tuple(range(len(self.turns))), ()
         sent = [
             *of_chat(self.messages, range(self.systems)),
@@ -274,10 +274,12 @@ class _Chat:
     def _fits_whole(self) -> bool:
         """Returns whether the whole chat fits. Renders it where its turns' counts leave that open."""
         counted = sum(turn.tokens for turn in self.turns)
-        if counted > self.room + max(0, self.room) // _OPEN_SHARE or self.absent:
-            return False
-        whole = self._encode(self._sent(range(len(self.turns)))).count
-        return whole <= self.budget.limit - self._for_passages
+        may_fit = counted <= self.room + max(0, self.room) // _OPEN_SHARE
+        return may_fit and self._is_within(self.budget.limit - self._for_passages)
+
+    def _is_within(self, limit: int) -> bool:
+        """Returns whether the whole chat is there, and has at most `limit` tokens as the template writes it."""
+        return not self.absent and self._encode(self._sent(range(len(self.turns)))).count <= limit
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
         """Returns the position and the text of the summary that stands for the fewest messages and for all that is left
