@@ -6,8 +6,7 @@ ends them.
     run     a piece of work that may fail: once, as `make a summary`
 
 After a failure `keep` and `retry` wait, twice as long each time. `Unbroken` is for a caller's own work that a
-cancellation must not cut. The module knows no work and no metrics: it reports to
-`observe`.
+cancellation must not cut. The module knows no work and no metrics: it reports to `observe`.
 """
 
 from __future__ import annotations

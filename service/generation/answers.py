@@ -262,8 +262,9 @@ class Answers:
         request = await rendered(request, deployment, partial(self._at_version, request, deployment))
         request = with_own_sampling(request, deployment) if self._own_sampling else request
         await self._check_grammar(request, deployment)
-        budget = input_budget(request, deployment)
-        request = await self.conversations.counted_by(request, deployment.manifest.digest, budget)
+        if request.turn is not None:
+            budget = input_budget(request, deployment)
+            request = await self.conversations.counted_by(request, deployment.manifest.digest, budget)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
         return request, prompt, bounded_max_tokens(request, deployment, prompt)

@@ -66,7 +66,7 @@ async def test_an_owner_with_many_grammars_leaves_the_others_their_turn(checker:
 
     many = [asyncio.create_task(check("many", f"m{n}")) for n in range(32)]
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="32 grammars"):
+    with pytest.raises(Overloaded, match="32 grammars wait"):
         await checker.check(choice("one more"), "many")
     await check("one", "o")
     assert len(order) <= 4, "the turn of an owner with one"

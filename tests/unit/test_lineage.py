@@ -1,4 +1,4 @@
-"""What a version was made of, by lineages that may be another repository's."""
+"""Lineages say what a version was made of; they may come from another repository."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class GrammarChecker:
             await process.wait()
 
     async def _tried(self, grammar: Grammar, key: bytes, owner: str) -> str:
-        if self._waiting[owner] >= _MOST_OF_OWNER or self._waiting.total() >= _MOST_WAITING:
-            waiting = self._waiting[owner]
+        own, waiting = self._waiting[owner], self._waiting.total()
+        if own >= _MOST_OF_OWNER or waiting >= _MOST_WAITING:
             raise Overloaded(f"{waiting} grammars wait for their trial; send the request again", retry_after=1)
         self._waiting[owner] += 1
         try:
