@@ -71,7 +71,7 @@ def import_source(
     template that cannot be used. Raises InvalidSource, or Conflict when the version exists or once existed.
     """
     if version is not None:
-        numbering.require_free(ModelReference(name, version), _taken(repository, name))
+        numbering.require_free(ModelReference(name, version), repository.taken(name))
     order = _Order(repository, name, version, author, progress, calibrate, try_chats)
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision, progress)
@@ -124,7 +124,7 @@ class _Order:
         known = (each for each in reversed(self.repository.versions(self.name)) if precision == "file")
         parent = next((each for each in known if _is_parent(each, source)), None)
         if parent is None:
-            other = self.version and numbering.beside(self.version, _taken(self.repository, self.name))
+            other = self.version and numbering.beside(self.version, self.repository.taken(self.name))
             first = replace(self, version=other, progress=part(self.progress, 0.0, 0.5), calibrate=None)
             parent = first._convert(source, "bf16")
         rest = part(self.progress, 0.5, 1.0)
@@ -137,10 +137,6 @@ class _Order:
         text_trial.require_usable(staged)
         if self.try_chats is not None:
             self.try_chats(staged)
-
-
-def _taken(repository: Repository, name: str) -> set[str]:
-    return numbering.taken(repository.layout, repository.records, repository.mirror, name)
 
 
 def _is_parent(known: Manifest, source: Source) -> bool:

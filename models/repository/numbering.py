@@ -1,8 +1,8 @@
-"""Numbering says which versions of a model are taken and which is the next: a version is never used twice, not even
+"""Numbering says which versions of a model are free and which is the next: a version is never used twice, not even
 after it is deleted.
 
-A caller with much work before its publication asks here first, so that no work is done for a version that cannot be
-had. The publication decides, under the model's lock.
+A caller with much work before its publication asks first, with `Repository.taken`, so that no work is done for a
+version that cannot be had. The publication decides, under the model's lock.
 """
 
 from __future__ import annotations
@@ -12,18 +12,6 @@ from collections.abc import Set
 from models.errors import Conflict
 from models.manifest import ModelReference
 from models.repository.disk import bento_store
-from models.repository.disk.layout import Layout
-from models.repository.disk.records import Records
-from models.repository.store.mirror import Mirror
-
-
-def taken(layout: Layout, records: Records, mirror: Mirror | None, name: str) -> set[str]:
-    """Returns the versions that are or were there, here and in the store. Raises Corrupt, Unreachable and
-    StoreUnavailable."""
-    directory = layout.models / name
-    here = {path.name for path in directory.iterdir()} if directory.is_dir() else set[str]()
-    in_store = mirror.store.numbers(name) if mirror is not None else set[str]()
-    return here | records.history(name).deleted | in_store
 
 
 def require_free(reference: ModelReference, used: Set[str]) -> None:

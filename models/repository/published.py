@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
 from models.errors import Conflict, NotFound, RepositoryError
 from models.manifest import DEFAULT_ALIAS, Manifest, Precision
-from models.repository.lineage import ancestors, descends
+from models.repository.lineage import descends, parent_of
 from models.repository.repository import Repository
 
 _MOST: Final = 63
@@ -65,7 +64,8 @@ def require_own_name(repository: Repository, name: str, kind: str | tuple[str, .
 def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
     """Returns the parent; else what `production` points to, else the newest other version of the model; never a version
     that was made of this one. None where no version splits text in the same way."""
-    names = [each.reference for each in islice(ancestors(manifest, repository.resolve), 1)]
+    parent = parent_of(manifest, repository.resolve)
+    names = [parent.reference] if parent else []
     names += [f"{manifest.name}@{DEFAULT_ALIAS}"]
     names += [each.reference for each in reversed(repository.versions(manifest.name))]
     for name in names:

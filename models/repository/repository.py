@@ -45,6 +45,7 @@ from models.repository.disk.records import FileRecords, Records
 from models.repository.disk.remembered import Remembered
 from models.repository.judging import judged
 from models.repository.layers import stored_layers
+from models.repository.lineage import parent_of
 from models.repository.report import Report, ReportState
 from models.repository.store.mirror import Mirror
 from models.repository.store.shared_store import SharedStore
@@ -293,11 +294,8 @@ class Repository:
 
     def _inherit(self, manifest: Manifest) -> None:
         """Copies the parsers of the version that this one was made of, whose template it has. The lock is held."""
-        if manifest.lineage.parent is None:
-            return
         with suppress(RepositoryError):  # a parent that is gone leaves nothing
-            parent = self.resolve(manifest.lineage.parent)
-            if parent.digest == manifest.lineage.parent_digest:
+            if parent := parent_of(manifest, self.resolve):
                 content = self.records.document(PARSERS, f"{parent.name}/{parent.version}")
                 self.records.put_document(PARSERS, f"{manifest.name}/{manifest.version}", content)
 
@@ -479,9 +477,17 @@ class Repository:
         except InvalidReference:
             return False  # another tool's directory
 
+    def taken(self, name: str) -> set[str]:
+        """Returns the versions of a model that are or were there, here and in the store. Raises Corrupt, Unreachable
+        and StoreUnavailable."""
+        directory = self.layout.models / name
+        here = {path.name for path in directory.iterdir()} if directory.is_dir() else set[str]()
+        in_store = self.mirror.store.numbers(name) if self.mirror is not None else set[str]()
+        return here | self._history(name).deleted | in_store
+
     def _free_version(self, reference: ModelReference) -> str:
         """The version of `reference` if it is free, else Conflict; the next whole number where it has none."""
-        used = numbering.taken(self.layout, self.records, self.mirror, reference.name)
+        used = self.taken(reference.name)
         numbering.require_free(reference, used)
         return reference.version or numbering.next_number(used)
 
