@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from models.errors import NotFound
 from models.manifest import Manifest
+from models.repository.lineage import ancestors
 from models.repository.repository import Repository
 from service.host import usable_cores
 from service.settings import MAX_REPLICAS, PREFIX, Settings
@@ -153,9 +155,14 @@ def family(repository: Repository, manifest: Manifest) -> list[Manifest]:
 
 def _root(manifest: Manifest, known: dict[str, Manifest]) -> str:
     """Returns the digest of the version that all conversions go back to, also where that one is deleted."""
-    while manifest.is_conversion:
-        parent = known.get(manifest.lineage.parent or "")
-        if parent is None or parent.digest != manifest.lineage.parent_digest:
-            return manifest.lineage.parent_digest or ""
-        manifest = parent
-    return manifest.digest
+
+    def find(reference: str) -> Manifest:
+        if reference not in known:
+            raise NotFound(f"There is no {reference}")
+        return known[reference]
+
+    for older in ancestors(manifest, find):
+        if not manifest.is_conversion:
+            break
+        manifest = older
+    return (manifest.lineage.parent_digest or "") if manifest.is_conversion else manifest.digest
