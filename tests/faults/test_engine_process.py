@@ -210,6 +210,13 @@ async def test_a_stopped_engine_is_seen_before_it_is_killed(is_busy: bool) -> No
         assert client.restarts == 0
 
 
+async def test_an_engine_that_is_stopped_without_work_is_replaced_before_a_request_needs_it() -> None:
+    async with engine(QUICK, step_seconds=0.005) as client:
+        kill(client, signal.SIGSTOP)
+        await until(lambda: client.restarts == 1)
+        assert await answer(client, make_request("a", max_tokens=1))
+
+
 async def test_a_step_may_take_longer_than_a_hang() -> None:
     """Its heartbeats go on: three steps of over twice `hang_seconds` each."""
     request = make_request("a", max_tokens=3)

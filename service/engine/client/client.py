@@ -171,10 +171,6 @@ class EngineClient:
         self._adapters.fail(why)
         self._profiles.fail("the engine was stopped")
 
-    def owes_answer(self) -> bool:
-        """As User.owes_answer."""
-        return bool(self._streams.num_in_flight)
-
     def on_frame(self, frame: FromEngine) -> None:
         """As User.on_frame."""
         match frame:

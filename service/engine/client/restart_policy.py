@@ -2,9 +2,9 @@
 from a hang by the process's frames and heartbeats. Both hold numbers only: they kill nothing, and know no processes,
 requests or clocks.
 
-A process that owes an answer hangs if no frame came for `hang_seconds`, or if one step has run for many times its
-forecast. Silence counts only while this process listens. If its own event loop stood still, frames may lie unread in
-the socket.
+A process that is ready hangs if no frame came for `hang_seconds`, or if one step has run for many times its forecast.
+A process without work beats too, so one that hangs is replaced before the next request comes. Silence counts only while
+this process listens. If its own event loop stood still, frames may lie unread in the socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RestartPolicy:
     try."""
 
     hang_seconds: float = 60.0
-    """A process that owes an answer is killed after this time without outputs and heartbeats."""
+    """A process that is ready is killed after this time without outputs and heartbeats."""
     step_forecast_factor: float = 20.0
     """A step may take this multiple of its forecast, and at least `hang_seconds`. Then the process is killed."""
     unforecast_step_seconds: float = 900.0
@@ -95,16 +95,14 @@ class HangWatch:
         self.interval = min(1.0, policy.hang_seconds / 4)
         self._policy = policy
         self.silence = 0.0
-        """Seconds without a frame, as `look` saw them."""
-        self._owing = 0.0
-        """Those of them in which the process owed an answer."""
+        """Seconds without a frame from a process that is ready, as `look` saw them."""
         self._looked_at: float | None = None
         self._overrun = ""
         self._reason = ""
 
     def heard(self) -> None:
         """Notes a frame."""
-        self.silence = self._owing = 0.0
+        self.silence = 0.0
         self._overrun = ""
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -114,15 +112,14 @@ class HangWatch:
             expected = "no forecast" if forecast is None else f"a forecast of {forecast:.1f} s"
             self._overrun = f"was in one step for {seconds:.0f} s, with {expected}"
 
-    def look(self, now: float, owes_answer: bool) -> str:
+    def look(self, now: float, is_ready: bool) -> str:
         """Returns why the process must be killed, as a clause; "" if it must not."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.interval)
         self._looked_at = now
-        self.silence += elapsed
-        self._owing = self._owing + elapsed if owes_answer else 0.0
-        if self._owing > self._policy.hang_seconds:
+        self.silence = self.silence + elapsed if is_ready else 0.0
+        if self.silence > self._policy.hang_seconds:
             self._reason = f"said nothing for {self._policy.hang_seconds:g} s"
-        elif self._overrun and owes_answer:
+        elif self._overrun and is_ready:
             self._reason = self._overrun
         return self._reason
 

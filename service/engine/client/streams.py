@@ -118,11 +118,6 @@ class Streams:
         return iter([*(each for each in self._in_flight.values() if not each.is_closed), *self._waiting.values()])
 
     @property
-    def num_in_flight(self) -> int:
-        """The number of requests that the process has and must end."""
-        return len(self._in_flight)
-
-    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
@@ -138,8 +133,7 @@ class Streams:
         return stream
 
     def close(self, stream: Stream) -> bool:
-        """Closes a stream whose consumer is gone. Returns whether the process has the request and must abort it; until
-        then the process owes an end."""
+        """Closes a stream whose consumer is gone. Returns whether the process has the request and must abort it."""
         if stream.is_closed:
             return False
         is_in_flight = self._in_flight.get(stream.request.id) is stream

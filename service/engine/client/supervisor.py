@@ -3,8 +3,7 @@
     NEW ─▶ LOADING ─▶ READY ⇄ RESTARTING        a process that was ready once is always started again
               └▶ FAILED   └▶ DRAINING ─▶ STOPPED
 
-It knows processes and frames, but no requests. Its `User` says whether the process owes an answer, and which deaths a
-request caused.
+It knows processes and frames, but no requests. Its `User` says which deaths a request caused.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ _logger = logging.getLogger(__name__)
 
 class User(Protocol):
     """The user of the process. Its methods are called in the event loop and must not wait."""
-
-    def owes_answer(self) -> bool:
-        """Returns whether the process has a request that has not ended. Only then is silence a hang."""
-        ...
 
     def on_frame(self, frame: FromEngine) -> None:
         """Takes a frame that is not about the process itself, in order."""
@@ -128,7 +123,7 @@ class Supervisor:
     @property
     def silent_seconds(self) -> float:
         """The time as in Engine.silent_seconds."""
-        return self._watch.silence if self._state is EngineState.READY else 0.0
+        return self._watch.silence
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """Starts the engine as Engine.start does. It does not try a failed first load again; the caller gets the
@@ -270,8 +265,7 @@ class Supervisor:
         """Kills a process that hangs."""
         while True:
             await asyncio.sleep(self._watch.interval)
-            is_ready = self._state is EngineState.READY
-            reason = self._watch.look(time.monotonic(), is_ready and self._user.owes_answer())
+            reason = self._watch.look(time.monotonic(), self._state is EngineState.READY)
             if reason and self._process and self._state in ALIVE:
                 _logger.error("engine process %d %s: killed", self._process.pid, reason)
                 with suppress(ProcessLookupError):
