@@ -51,11 +51,13 @@ _WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The deployment that answers one request; `note` is for a conversation that was moved to it."""
+    """The deployment that answers one request; `note` is for a conversation that was moved to it. Where it is a
+    rollout's candidate, the version before, `base`, answers what the candidate refuses."""
 
     deployment: Deployment
     rollout: Rollout | None = None
     note: str = ""
+    base: Choice | None = None
 
 
 def is_allowed(models: frozenset[str] | None, manifest: Manifest) -> bool:
@@ -211,13 +213,13 @@ class Deployments:
         if parsed.version is not None:
             return Choice(deployment)
         alias = parsed.name, parsed.alias or DEFAULT_ALIAS
-        rollout = self.rollouts.of(*alias)
+        rollout, base = self.rollouts.of(*alias), None
         if rollout is not None and deployment.manifest.version == rollout.base:
             candidate = self._following.candidate(rollout)
             if candidate is not None and self.rollouts.choose(rollout, conversation):
-                deployment = candidate
+                base, deployment = Choice(deployment, rollout), candidate
         version = deployment.manifest.version
-        return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
+        return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version), base)
 
     async def begin_loading(
         self,

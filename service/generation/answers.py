@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, aclosing, contextmanager, nullcontext
 from functools import partial
 from typing import Final, TypeVar
 
@@ -137,13 +137,17 @@ class Answers:
     async def _preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         if request.turn is not None:
             request = await self.conversations.request_of(request, request.turn)
-        deployment = (await self._chosen(request)).deployment
-        with deployment.occupied():
-            try:
+        choice = await self._chosen(request)
+
+        async def prompt(by: Choice) -> tuple[Deployment, Prompt]:
+            with by.deployment.occupied():
                 async with self._readers:
-                    return deployment, (await self._prompt(request, deployment))[1]
-            except ContextOverflow as refused:
-                return deployment, refused
+                    return by.deployment, (await self._prompt(request, by.deployment))[1]
+
+        try:
+            return await self._taken(choice, prompt)
+        except ContextOverflow as refused:
+            return (choice.base or choice).deployment, refused
 
     async def _answer(
         self, request: GenerationRequest, opening: Opening | None = None, record: Record | None = None
@@ -216,31 +220,57 @@ class Answers:
         """Returns the answers of requests that came together, with their prompts: all of one version, which `held`
         keeps loaded, and of which `count` sequences run at once. Each is refused before any runs; `rejected` gets the
         code of such an error."""
-        first, answers = requests[0], list[Answer]()
+        first = requests[0]
         with refusals(rejected):
             choice = await in_time(first, self._chosen(first))
             if first.keep_alive is not None:
                 self.deployments.keep_alive(choice.deployment, first.keep_alive)
         opening.is_loaded = True
         held.enter_context(self._places(first, count))
-        held.enter_context(choice.deployment.occupied())
+
+        async def begin(by: Choice) -> list[Answer]:
+            deployment = by.deployment
+            with ExitStack() as occupied:
+                occupied.enter_context(deployment.occupied())
+                if not first.is_background:
+                    queue, stats = deployment.manifest.base_digest, deployment.engine.stats
+                    occupied.enter_context(self.admission.queued(queue, first, count, stats))
+                answers = await self._prepared(requests, by)
+                held.enter_context(occupied.pop_all())
+            return answers
+
         with refusals(rejected):
-            if not first.is_background:
-                deployment = choice.deployment
-                queue, stats = deployment.manifest.base_digest, deployment.engine.stats
-                held.enter_context(self.admission.queued(queue, first, count, stats))
-            for number, request in enumerate(requests):
-                try:
-                    answers.append(await in_time(request, self._begin(request, choice)))
-                except InvalidRequest as error:
-                    if len(requests) > 1:
-                        error.message = f"Input {number}: {error.message}"
-                    raise
-                if len(requests) > 1:
-                    await asyncio.sleep(0)  # tokenizing thousands of texts must not hold the event loop
+            answers = await self._taken(choice, begin)
         held.enter_context(self._prompts(answers, count))
         for answer in answers:
             opening.begin(answer)
+        return answers
+
+    async def _taken(self, choice: Choice, work: Callable[[Choice], Awaitable[T]]) -> T:
+        """Returns what `work` makes with the version that was chosen. Where a rollout's candidate refuses what the
+        version before it takes, that one does the work, and the candidate has failed. What both refuse is the client's
+        mistake: raises what the version before says of it."""
+        try:
+            return await work(choice)
+        except InvalidRequest:
+            if choice.rollout is None or choice.base is None:
+                raise
+        made = await work(choice.base)
+        self.deployments.rollouts.observe(choice.rollout, choice.deployment.manifest.version, failed=True, ttft=None)
+        return made
+
+    async def _prepared(self, requests: Sequence[GenerationRequest], choice: Choice) -> list[Answer]:
+        """Returns the answers of requests that came together, with their prompts."""
+        answers = list[Answer]()
+        for number, request in enumerate(requests):
+            try:
+                answers.append(await in_time(request, self._begin(request, choice)))
+            except InvalidRequest as error:
+                if len(requests) > 1:
+                    error.message = f"Input {number}: {error.message}"
+                raise
+            if len(requests) > 1:
+                await asyncio.sleep(0)  # tokenizing thousands of texts must not hold the event loop
         return answers
 
     async def _chosen(self, request: GenerationRequest) -> Choice:

@@ -125,6 +125,23 @@ async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(wor
     await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
 
 
+async def test_a_candidate_that_refuses_what_the_version_before_takes_has_failed(world: World) -> None:
+    """Its clients get the answer of the version before. What both refuse is the client's mistake, and fails nobody."""
+    publish(world.deployments.repository, chat_template="{{ raise_exception('no chat') }}")
+    await begin(world, candidate="3", weight=100, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
+    too_long = {"inputs": "x" * (2 * WINDOW), "parameters": {"max_new_tokens": 1}}
+    for _ in range(6):
+        error(await world.client.post("/generate", json=too_long), 422, "context_overflow")
+    observed = (await world.client.get(URL)).json()["rollout"]["observed"]
+    assert (observed["candidate"]["requests"], observed["base"]["requests"]) == (0, 0)
+    preview = await world.client.post("/v1/context/preview", json=chat("hi"))
+    assert (preview.status_code, preview.json()["model"]) == (200, "demo:1")
+    assert [(await ask(world, chat(f"opening {at}")))["model"] for at in range(4)] == ["demo:1"] * 4
+    body = (await world.client.get(URL)).json()
+    assert body["rollout"] is None
+    assert body["history"][-1]["state"] == "rolled_back" and "error rate" in body["history"][-1]["reason"]
+
+
 async def test_a_bad_candidate_is_taken_back_on_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once for its clients; the record ends when there is room."""
     await begin(world, weight=100, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
