@@ -3,6 +3,7 @@ replace. It moves nothing."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -53,13 +54,15 @@ def _descends(versions: Versions, compared: Comparison, ancestor: Manifest) -> b
 
 
 def _incumbent(versions: Versions, name: str, alias: str) -> Measured | None:
-    """Returns the version that the alias points to, or pointed to before it was removed; for an alias without a
-    history, that of production. None where there is none, or where it is damaged: it may be replaced."""
-    for each in (alias, DEFAULT_ALIAS):
-        for last in versions.history(name, each)[-1:]:
+    """Returns the version that the alias points to; for one that was removed, the last of its versions that is still
+    there; for one that has none, that of production. None where there is none, or where it is damaged: it may be
+    replaced."""
+    entries = [entry for each in (DEFAULT_ALIAS, alias) for entry in versions.history(name, each)]
+    for version in dict.fromkeys(entry.version or entry.previous or "" for entry in reversed(entries)):
+        with suppress(NotFound):
             try:
-                manifest = versions.get(name, last.version or last.previous or "")
+                manifest = versions.get(name, version)
                 return Measured(manifest, versions.report(manifest))
-            except (NotFound, Corrupt):
+            except Corrupt:
                 return None
     return None

@@ -42,6 +42,17 @@ def test_an_alias_that_was_removed_is_gated_by_its_last_version(repository: Repo
     assert repository.broken_limits(repository.get("demo", "2"), "canary", LIMITS) == (), "its own last version"
 
 
+def test_a_version_that_was_deleted_after_its_alias_leaves_the_gate_to_the_one_before(repository: Repository) -> None:
+    broken = worse_than_the_first(repository)
+    publish(repository, "a third")
+    for version in ("1", "3"):
+        repository.promote("demo", "production", version, "first")
+    repository.remove_alias("demo", "production", "")
+    repository.delete("demo", "3")
+    for alias in ("production", "canary"):
+        assert repository.broken_limits(repository.get("demo", "2"), alias, LIMITS) == broken
+
+
 def test_a_rollback_is_never_refused_and_keeps_what_it_breaks(repository: Repository) -> None:
     broken = worse_than_the_first(repository)
     for version in ("2", "1"):
