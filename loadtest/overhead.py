@@ -19,8 +19,9 @@ from typing import Final, ParamSpec, TypeVar
 
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_core
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.frames import HEADER_BYTES, decode_from_engine, encode
-from service.engine.protocol.messages import EngineConfig, Request, SamplingParams, Step
+from service.engine.protocol.messages import Request, SamplingParams, Step
 from service.engine.protocol.profiling import Recorder
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 

@@ -19,8 +19,8 @@ from statistics import median
 
 from models.repository.repository import Repository
 from service.engine.process.core import EngineCore
+from service.engine.process.profiler import Profiler
 from service.engine.protocol.messages import Profile, Profiled, Request, SamplingParams
-from service.engine.protocol.profiling import Profiler
 from service.evaluation.offline import load
 from service.settings import Settings
 

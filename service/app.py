@@ -46,12 +46,14 @@ from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.instances import Instances
 from service.deployments.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
-from service.engine.client.client import Engine, EngineClient
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import Engine
 from service.engine.client.poison import PoisonRegister
 from service.engine.client.process import WORKER, Started
 from service.engine.client.replicas import Replicas
 from service.engine.client.supervisor import PackedWeights, nowhere
 from service.engine.kinds.kinds import vllm_python
+from service.environment import engine_environment
 from service.evaluation.jobs.idle_reports import IdleReports
 from service.evaluation.jobs.job import Job
 from service.evaluation.jobs.jobs import Jobs
@@ -70,7 +72,7 @@ from service.observability.logs import configure_logging
 from service.observability.metrics import Metrics
 from service.observability.profiles.profiles import Profiles
 from service.observability.tracing import Tracer
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 from service.storage.audit.writing import WRITE_AUDIT, Audit
 from service.storage.files.contents import Contents
 from service.storage.files.files import EXPIRE_FILES, Files

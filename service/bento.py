@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.settings import engine_environment, leave_multiprocess_metrics, settings_or_exit
+from service.environment import engine_environment, leave_multiprocess_metrics
+from service.settings import settings_or_exit
 
 leave_multiprocess_metrics()  # before any import of prometheus_client
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -29,6 +29,7 @@ END_SECONDS: Final = 1.0
 FAILING_AFTER: Final = 5
 """Failures in a row, about half a minute of them, after which a task counts as failing."""
 
+Result = TypeVar("Result")
 Work = Callable[[], Awaitable[object]]
 Observe = Callable[[str, int], None]
 """Gets a task's name and its number of failures in a row: 0 at its start and when it goes on again."""
@@ -145,18 +146,23 @@ class Unbroken:
     """Work that goes on to its end when its caller is cancelled, as a write that puts back what it could not write."""
 
     def __init__(self) -> None:
-        self._running = set[asyncio.Task[None]]()
+        self._running = set[asyncio.Task[Any]]()
 
-    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Awaits the work, and raises its error."""
+    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Returns what the work returns, and raises its error."""
         task = asyncio.create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        await asyncio.shield(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
 
     async def ended(self) -> None:
         """Waits until no work goes on."""
         await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has the error, or is gone
 
 
 AGAIN_SECONDS: Final = 0.05

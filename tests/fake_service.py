@@ -28,7 +28,7 @@ from service.api.edge.door import Door
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.engine.client.client import Engine, EngineState
+from service.engine.client.engine import Engine, EngineState
 from service.engine.protocol.messages import (
     EngineInfo,
     EngineStats,
@@ -41,7 +41,8 @@ from service.engine.protocol.messages import (
     TokenLogprobs,
 )
 from service.engine.protocol.work import ModelWork
-from service.evaluation.jobs.jobs import WORKER, Jobs
+from service.evaluation.jobs.job import WORKER
+from service.evaluation.jobs.jobs import Jobs
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.storage.records import SharedRecords, open_repository

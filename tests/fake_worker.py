@@ -13,7 +13,8 @@ from pathlib import Path
 
 from service.engine.process.core import ModelRunner
 from service.engine.process.worker import main
-from service.engine.protocol.messages import EngineConfig, EngineInfo
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo
 from service.engine.sequences.batch import Batch, SampledToken
 from tests.fakes import FakeRunner, fake_info
 

@@ -193,7 +193,7 @@ def test_no_dangerous_calls() -> None:
 
 def test_environment_is_read_in_settings_only() -> None:
     # the second sets one of vLLM's, the third passes on what a child without secrets may have
-    homes = {"service.settings", "service.engine.vllm.headless", "models.checkpoint.limited"}
+    homes = {"service.settings", "service.environment", "service.engine.vllm.headless", "models.checkpoint.limited"}
     readers = {
         module_name(path)
         for path in SOURCES
@@ -254,11 +254,13 @@ def test_api_process_imports_no_torch() -> None:
 
 
 def test_a_vllm_worker_needs_nothing_of_ours_but_msgspec() -> None:
-    """In vLLM's interpreter there are no other libraries of this project's, and `models` is not there."""
+    """In vLLM's interpreter there are no other libraries of this project's, and `models` is not there. `core` is not
+    named: it alone imports vLLM."""
     script = (
-        "import sys, service.engine.vllm.worker, service.engine.vllm.mapping, service.engine.vllm.tally\n"
-        "import service.engine.vllm.weights, service.engine.vllm.weights, service.engine.process.validation\n"
-        "import service.engine.vllm.ranks, service.engine.vllm.ranks\n"
+        "import sys, service.engine.vllm.headless, service.engine.vllm.lines, service.engine.vllm.mapping\n"
+        "import service.engine.vllm.rank, service.engine.vllm.ranks, service.engine.vllm.releases\n"
+        "import service.engine.vllm.rendezvous, service.engine.vllm.tally, service.engine.vllm.weights\n"
+        "import service.engine.vllm.worker, service.engine.process.validation\n"
         "found = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
         "print(*sorted(name for name in found if not name.startswith('_')))"
     )

@@ -408,7 +408,8 @@ export type KeptDocuments = { "kept": (string)[]; "dropped": (string)[]; "cut"?:
 all do. */
 export type KeyBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "limits"?: (LimitsBody | null); "name": string; "scopes": ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
 
-/** The fields to change: an absent one stays as it is; null takes `models`, `expires_at` or `limits` away. */
+/** The fields to change: an absent one stays as it is, and so does an absent one of `limits`; null takes `models`,
+`expires_at`, `limits` or one of them away. */
 export type KeyChangeBody = { "models"?: ((string)[] | null); "expires_at"?: (string | null); "limits"?: (LimitsBody | null); "name"?: string; "scopes"?: ("generate" | "sessions" | "models:read" | "models:write" | "metrics" | "admin")[] };
 
 /** Oldest first. */
@@ -432,9 +433,9 @@ export type KnowledgeShown = { "id": string; "title": (string | null); "session_
 /** Modules that are stored in the same way. */
 export type LayerShown = { "pattern": string; "dtype": string };
 
-/** What a key may use of all instances, and `concurrent` requests at a time of each; what is absent has no limit.
-Tokens are those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are
-those of the scope `generate`. */
+/** What a key may use of all instances, and `concurrent` requests at a time of each; null is no limit. Tokens are
+those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are those of
+the scope `generate`. */
 export type LimitsBody = { "requests_per_minute"?: (number | null); "tokens_per_minute"?: (number | null); "requests_per_day"?: (number | null); "tokens_per_day"?: (number | null); "concurrent"?: (number | null) };
 
 export type LimitsShown = { "requests_per_minute": (number | null); "tokens_per_minute": (number | null); "requests_per_day": (number | null); "tokens_per_day": (number | null); "concurrent": (number | null) };
@@ -757,7 +758,8 @@ export type ResponseStreamOptions = Record<string, unknown>;
 /** `cache_write_tokens` are those of the input that the prefix cache did not have. */
 export type ResponseUsage = { "input_tokens": number; "input_tokens_details": InputDetails; "output_tokens": number; "output_tokens_details": OutputDetails; "total_tokens": number };
 
-/** `weight` is in percent; 0 with `shadow` compares answers and routes no request to the candidate. */
+/** `weight` is in percent; 0 with `shadow` compares answers and routes no request to the candidate. Where a rollout
+of the candidate runs, `sticky`, `shadow` and each of `guards` that is not sent stays as it is. */
 export type RolloutBody = { "candidate": (string | number); "weight": number; "sticky"?: boolean; "shadow"?: boolean; "guards"?: (RolloutLimitsBody | null); "override"?: boolean };
 
 export type RolloutGuards = { "error_rate": number; "ttft_p95_ratio": number; "min_requests": number };
@@ -840,7 +842,7 @@ export type TensorMetadata = { "name": string; "datatype": "BYTES"; "shape": (nu
 export type TextAnswer = { "model_name": string; "model_version": string; "text_output": string; "id"?: (string | null) };
 
 /** The body of Triton's generate extension. A parameter may stand in `parameters` or beside it, once. */
-export type TextBody = { "min_p"?: (number | null); "typical_p"?: (number | null); "top_n_sigma"?: (number | null); "repetition_penalty"?: (number | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "max_new_tokens"?: (number | null); "max_tokens"?: (number | null); "min_new_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "stop"?: (string | (string)[] | null); "include_stop"?: (boolean | null); "seed"?: (number | null); "do_sample"?: (boolean | null); "n"?: (number | null); "best_of"?: (number | null); "details"?: (boolean | null); "decoder_input_details"?: (boolean | null); "top_n_tokens"?: (number | null); "return_full_text"?: (boolean | null); "truncate"?: (number | null); "grammar"?: (GrammarFields | null); "ignore_eos"?: (boolean | null); "adapter_id"?: (string | null); "id"?: (string | null); "text_input": string; "parameters"?: (Parameters | null); "stream"?: (boolean | null) };
+export type TextBody = { "min_p"?: (number | null); "typical_p"?: (number | null); "top_n_sigma"?: (number | null); "repetition_penalty"?: (number | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "max_new_tokens"?: (number | null); "max_tokens"?: (number | null); "min_new_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "stop"?: (string | (string)[] | null); "include_stop"?: (boolean | null); "seed"?: (number | null); "do_sample"?: (boolean | null); "n"?: (number | null); "best_of"?: (number | null); "details"?: (boolean | null); "decoder_input_details"?: (boolean | null); "top_n_tokens"?: (number | null); "return_full_text"?: (boolean | null); "truncate"?: (number | null); "grammar"?: (GrammarFields | null); "ignore_eos"?: (boolean | null); "adapter_id"?: (string | null); "id"?: (string | null); "text_input": string; "parameters"?: (Parameters | null); "stream"?: (boolean | null); "min_tokens"?: (number | null); "min_length"?: (number | null) };
 
 /** `finish_reason` is null in all chunks of a choice but the last. */
 export type TextChoice = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "index": number; "text": string; "logprobs": (TextLogprobs | null); "finish_reason": ("stop" | "length" | "content_filter" | "tool_calls" | null); "finish_detail"?: ("deadline" | "error" | null) };

@@ -17,7 +17,7 @@ from math import log, pi, sin
 from random import Random
 
 from loadtest.fleet.instance import VOCABULARY, Instance
-from service.engine.client.replicas import PrefixRouter
+from service.engine.client.prefix_router import PrefixRouter
 from service.engine.protocol.messages import Request
 
 POLICIES = ("random", "load", "hash", "prefix")

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_scheduler
-from service.engine.protocol.messages import EngineConfig, Request, StepOutput
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import Request, StepOutput
 from service.engine.scheduling.cost import StepWork
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 

@@ -49,7 +49,8 @@ def ended(exchange: Exchange, lives: Lives, references: References) -> str:
         code = ending(exchange.dialect, exchange.body)
     except Torn as torn:
         return f"torn: {torn}"
-    return f"error event {code}" if code and not lives.drained(exchange) else ""
+    told = exchange.body[-300:].decode(errors="replace")
+    return f"error event {code}: {told}" if code and not lives.drained(exchange) else ""
 
 
 def same(exchange: Exchange, lives: Lives, references: References) -> str:

@@ -32,7 +32,6 @@ class FactAnswer:
 
     index: int
     fact: Fact
-    distance: int
     in_window: bool = True
 
 
@@ -104,7 +103,7 @@ class Builder:
     def tell(self, facts: list[Fact], lang: Lang, correction: bool = False, echo: bool = False) -> None:
         """One user message that tells `facts`, and the acknowledgement (with `echo`, it repeats the last value)."""
         if echo:
-            self.answers.append(FactAnswer(len(self.messages) + 1, facts[-1], 0))
+            self.answers.append(FactAnswer(len(self.messages) + 1, facts[-1]))
         if correction:
             said = [self.speech.correct(fact, lang) for fact in facts]
         else:
@@ -126,10 +125,8 @@ class Builder:
         if as_json:
             questions.append(self.speech.json_request(lang))
         for fact in facts:
-            place = (fact.kind, fact.key)
-            distance = self.turn - self.told_at.get(place, self.turn)
-            self.answers.append(FactAnswer(len(self.messages) + 1, fact, distance, in_window))
-            self.fresh.discard(place)
+            self.answers.append(FactAnswer(len(self.messages) + 1, fact, in_window))
+            self.fresh.discard((fact.kind, fact.key))
         if not in_window:
             reply = unknown(facts[0].kind, lang)
         else:

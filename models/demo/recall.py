@@ -20,6 +20,7 @@ from models.repository.report import UNTOLD
 DISTANCES = range(1, 11)
 NEAR = 10
 LANGUAGES: tuple[Lang, Lang] = ("en", "ko")
+WORDINGS: tuple[Split, Split] = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,17 @@ class Row:
 Answer: TypeAlias = Callable[[Sequence[RecallCase]], list[str]]
 
 
-def cases(
-    seed: int, split: Split = "test", wordings: Sequence[Split] = ("train", "test"), per_cell: int = 300
-) -> list[RecallCase]:
-    """`per_cell` cases for each cell and wording, with values of `split`; the same arguments give the same cases."""
+def cases(seed: int, per_cell: int = 300) -> list[RecallCase]:
+    """`per_cell` cases for each cell and wording; the same arguments give the same cases."""
     return [
-        _case(random.Random(f"recall {seed} {cell} {wording} {number}"), cell, split, wording, LANGUAGES[number % 2])
+        _case(random.Random(f"recall {seed} {cell} {wording} {number}"), cell, wording, LANGUAGES[number % 2])
         for cell in CELLS
-        for wording in wordings
+        for wording in WORDINGS
         for number in range(per_cell)
     ]
 
 
-def long_cases(seed: int, count: int, split: Split = "test") -> list[RecallCase]:
+def long_cases(seed: int, count: int) -> list[RecallCase]:
     """Returns chats of 110 to 120 turns, more than the demo's window holds. Every second fact is told at most NEAR
     turns before the question, the others 75 to 105 turns before it."""
     made = []
@@ -78,7 +77,7 @@ def long_cases(seed: int, count: int, split: Split = "test") -> list[RecallCase]
         turns = rng.randint(75, 105) if number % 2 else rng.randint(1, NEAR)
         wording: Split = "train" if number // 2 % 2 else "test"
         play = partial(_long, turns=turns, whole=rng.randint(110, 120))
-        made.append(_case(rng, f"long {turns}", split, wording, LANGUAGES[number // 4 % 2], play))
+        made.append(_case(rng, f"long {turns}", wording, LANGUAGES[number // 4 % 2], play))
     return made
 
 
@@ -118,9 +117,9 @@ class _Scene:
     build: Builder
     lang: Lang
 
-    def premise(self, shop: int = 2) -> None:
+    def premise(self) -> None:
         if self.rng.random() < 0.5:
-            self.build.system(self.facts(SHOP_KINDS, self.rng.randint(0, shop)), [], self.lang)
+            self.build.system(self.facts(SHOP_KINDS, self.rng.randint(0, 2)), [], self.lang)
 
     def facts(self, kinds: Sequence[str], count: int) -> list[Fact]:
         free = [kind for kind in kinds if (kind, "") not in self.build.facts]
@@ -143,10 +142,8 @@ class _Scene:
 Scenario: TypeAlias = Callable[[_Scene], tuple[Fact, Lang, bool]]
 
 
-def _case(
-    rng: random.Random, cell: str, split: Split, wording: Split, lang: Lang, play: Scenario | None = None
-) -> RecallCase:
-    scene = _Scene(rng, Builder(rng, split, Speech(rng, wording)), lang)
+def _case(rng: random.Random, cell: str, wording: Split, lang: Lang, play: Scenario | None = None) -> RecallCase:
+    scene = _Scene(rng, Builder(rng, "test", Speech(rng, wording)), lang)
     target, ask_lang, as_json = (play or CELLS[cell])(scene)
     scene.build.ask([target], ask_lang, as_json=as_json)
     made: Dialogue = scene.build.finish()

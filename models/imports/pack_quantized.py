@@ -42,6 +42,14 @@ def _has_weights(group: object) -> bool:
     return isinstance(group, dict) and isinstance(group.get("weights"), dict)
 
 
+def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """[rows, n] words → [rows, n * codes of a word], the lowest bits first."""
+    import torch
+
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    return ((words[:, :, None] >> shifts) & ((1 << bits) - 1)).flatten(1)
+
+
 class Words:
     """One linear layer. Raises InvalidSource for tensors that are missing or do not fit each other."""
 
@@ -75,7 +83,7 @@ class Words:
         from models.weights.conversion import finite
 
         outputs, inputs = self.planned.shape
-        codes, zeros = self._unpacked(self._read(SUFFIX))[:, :inputs], torch.tensor(1 << (self._bits - 1))
+        codes, zeros = unpacked(self._read(SUFFIX), self._bits)[:, :inputs], torch.tensor(1 << (self._bits - 1))
         scales = finite(f"{self._layer}.weight_scale", self._read(".weight_scale").float())
         group = torch.arange(inputs) // self._group
         if (
@@ -86,14 +94,8 @@ class Words:
         if int(group.max()) >= scales.shape[1]:
             raise InvalidSource(f"{self._layer}.weight_g_idx names a group that there is not")
         if self._layer + ".weight_zero_point" in self._stored:
-            zeros = self._unpacked(self._read(".weight_zero_point").T.contiguous()).T[:outputs, group]
+            zeros = unpacked(self._read(".weight_zero_point").T.contiguous(), self._bits).T[:outputs, group]
         return (codes - zeros).float() * scales[:, group]
-
-    def _unpacked(self, words: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        shifts = torch.arange(0, 32, self._bits, dtype=torch.int32)
-        return ((words[:, :, None] >> shifts) & ((1 << self._bits) - 1)).flatten(1)
 
     def _read(self, part: str) -> torch.Tensor:
         from models.weights.conversion import read

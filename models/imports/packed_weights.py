@@ -177,14 +177,14 @@ class _Packed:
 
     def weight(self) -> torch.Tensor:
         """Returns fp32 [out, in]."""
-
         from models.weights.conversion import finite
 
-        codes, zeros = self._read(".qweight"), self._unpacked(self._form.whole_zeros(self._read(".qzeros")))
+        bits, codes = self._form.bits, self._read(".qweight")
+        zeros = pack_quantized.unpacked(self._form.whole_zeros(self._read(".qzeros")), bits)
         if self._form.method == "awq":
-            codes, zeros = self._ordered(self._unpacked(codes)), self._ordered(zeros)
+            codes, zeros = self._ordered(pack_quantized.unpacked(codes, bits)), self._ordered(zeros)
         else:
-            codes = self._unpacked(codes.T.contiguous()).T
+            codes = pack_quantized.unpacked(codes.T.contiguous(), bits).T
         group = self._group_of_inputs(self.planned.shape[1])
         if int(group.min()) < 0 or int(group.max()) >= self._groups:
             raise InvalidSource(f"{self._layer}.g_idx names a group that there is not")
@@ -200,13 +200,6 @@ class _Packed:
                 raise InvalidSource(f"{self._layer}.g_idx has not one group for each of {inputs} inputs")
             return self._read(".g_idx").long()
         return torch.arange(inputs) // (inputs if self._form.group == -1 else self._form.group)
-
-    def _unpacked(self, words: torch.Tensor) -> torch.Tensor:
-        """[rows, n] words → [rows, n * codes of a word], the lowest bits first."""
-        import torch
-
-        shifts = torch.arange(0, 32, self._form.bits, dtype=torch.int32)
-        return ((words[:, :, None] >> shifts) & ((1 << self._form.bits) - 1)).flatten(1)
 
     def _ordered(self, codes: torch.Tensor) -> torch.Tensor:
         """Puts AWQ's outputs into their order."""

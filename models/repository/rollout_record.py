@@ -66,7 +66,10 @@ def read(records: Records, name: str, alias: str) -> list[Rollout]:
     try:
         return msgspec.json.decode(content, type=list[Rollout])
     except msgspec.DecodeError as error:
-        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove them") from None
+        raise Corrupt(
+            f"The rollouts of {name}@{alias} are damaged, or a newer release wrote them: {error}; run that release, or "
+            "remove them"
+        ) from None
 
 
 def under_way(found: Sequence[Rollout], moves: Sequence[Entry]) -> Rollout | None:

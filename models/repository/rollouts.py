@@ -5,6 +5,7 @@ It knows records (`rollout_record`). Only `promote` moves an alias.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -29,6 +30,7 @@ __all__ = [
     "put",
     "running",
 ]
+Change = Callable[[Rollout], Rollout]
 WENT_WELL: Final = "the rollout went well"
 """The reason of a promotion that has no other."""
 
@@ -48,21 +50,29 @@ def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
     return rollout_record.read(repository.records, name, alias)
 
 
-def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = None) -> Rollout:
-    """Begin a rollout, or change the weight, limits and shadowing of the one that runs with this candidate.
+def put(
+    repository: Repository,
+    planned: Rollout,
+    limits: gate.Limits | None = None,
+    expected: str | None = None,
+    change: Change | None = None,
+) -> Rollout:
+    """Begin a rollout, or change the weight, limits and shadowing of the one that runs with this candidate: to those of
+    `planned`, or to what `change` makes of the one that runs.
 
-    Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
-    alias points to already, or whose report breaks `limits`.
+    `expected` is that of `Repository.promote`. Raises NotFound for a version or alias that is not there, Conflict for
+    another candidate under way, for one that the alias points to already, or whose report breaks `limits`, and Stale
+    for `expected`.
     """
     with repository.locked(planned.name):
         candidate = repository.get(planned.name, planned.candidate)
+        base = repository.compare(planned.name, planned.alias, expected)
         broken = repository.broken_limits(candidate, planned.alias, limits) if limits else ()
         if broken:
             raise Conflict(
                 f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}. Roll out another version, or "
                 "override"
             )
-        base = repository.aliases(planned.name).get(planned.alias)
         if base is None:
             raise NotFound(f"{planned.name} has no alias {planned.alias!r} to roll out under; promote a version first")
         if base == planned.candidate:
@@ -72,6 +82,7 @@ def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = N
         if under_way is not None and under_way.candidate != planned.candidate:
             raise Conflict(f"{under_way.reference} is being rolled out; abort or promote it first")
         if under_way is not None:
+            planned = change(under_way) if change else planned
             started, earlier = under_way.started_at, earlier[:-1]
         else:
             started, earlier = _start(repository, planned, earlier), _closed(earlier)
@@ -80,13 +91,19 @@ def put(repository: Repository, planned: Rollout, limits: gate.Limits | None = N
     return rollout
 
 
-def end(repository: Repository, name: str, alias: str, state: State, reason: str, began: str | None = None) -> Rollout:
-    """Close the running rollout; with `began`, only the one that started then. Promotes nothing. Raises NotFound if
-    there is none, Stale if another one runs."""
+def end(
+    repository: Repository,
+    name: str,
+    alias: str,
+    state: State,
+    reason: str,
+    began: str | None = None,
+    expected: str | None = None,
+) -> Rollout:
+    """Close the running rollout; with `began`, only the one that started then. Promotes nothing. `expected` is that of
+    `Repository.promote`. Raises NotFound if there is none, Stale if another one runs or for `expected`."""
     with repository.locked(name):
-        under_way = running(repository, name, alias)
-        if under_way is None:
-            raise NotFound(f"There is no rollout of {name}@{alias}")
+        under_way = _under_way(repository, name, alias, expected)
         if began not in (None, under_way.started_at):
             raise Stale(f"{under_way.reference} is being rolled out since {under_way.started_at}, not since {began}")
         return _close(repository, under_way, state, reason)
@@ -100,20 +117,28 @@ def promote(
     actor: str = "",
     limits: gate.Limits | None = None,
     override: bool = False,
+    expected: str | None = None,
 ) -> Rollout:
-    """Point the alias to the candidate, which ends the rollout; `limits` and `override` are those of
+    """Point the alias to the candidate, which ends the rollout; `limits`, `override` and `expected` are those of
     `Repository.promote`: the candidate may have been measured since the rollout began. Raises NotFound if there is
     none, and as `Repository.promote`. The alias moves first. A crash in between leaves a rollout whose base the alias
     has left, which no longer counts."""
     reason = reason if override else reason or WENT_WELL
-    under_way = running(repository, name, alias)
-    if under_way is None:
-        raise NotFound(f"There is no rollout of {name}@{alias}")
+    under_way = _under_way(repository, name, alias, expected)
     repository.promote(
         name, alias, under_way.candidate, reason, actor, expected=under_way.base, limits=limits, override=override
     )
     with repository.locked(name):
         return _close(repository, under_way, "promoted", reason)
+
+
+def _under_way(repository: Repository, name: str, alias: str, expected: str | None) -> Rollout:
+    """Returns the rollout that runs on the version `expected` of the alias. Raises Stale and NotFound."""
+    under_way = running(repository, name, alias)
+    base = repository.compare(name, alias, expected)
+    if under_way is None or under_way.base != base:
+        raise NotFound(f"There is no rollout of {name}@{alias}")
+    return under_way
 
 
 def _close(repository: Repository, rollout: Rollout, state: State, reason: str) -> Rollout:

@@ -45,8 +45,8 @@ import torch
 
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import INDEX
-from models.errors import Conflict, InvalidSource
-from models.manifest import HADAMARD, QUANTIZED, Manifest, Precision, precision_of
+from models.errors import InvalidSource
+from models.manifest import HADAMARD, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.repository.repository import Repository
 from models.weights import fit, skeleton
@@ -67,6 +67,7 @@ from models.weights.int4 import GROUPS
 from models.weights.names import COLUMNS_SUFFIX
 from models.weights.quantization_plan import Planned, block_of, part_of, plan_of, stored_in, weight_of
 from models.weights.skeleton import Skeleton
+from models.weights.targets import require_target
 
 REPORT = "quantization.json"
 _TOKENS = 1_400
@@ -96,7 +97,7 @@ def quantize(
     a text, or for a `group_size` that there is not.
     """
     target = precision_of(precision)
-    _check_target(parent, target)
+    require_target(parent, target, group_size)
     group = _group_size(target, group_size)
     with repository.lease(parent), repository.stage() as staged:
         repository.verify(parent)
@@ -121,22 +122,6 @@ def quantize(
         recipe = _recipe(target, plan, group, inputs)
         facts = parent.derived(recipe, author, precision=target, dtype="BF16")
         return repository.publish(staged, facts, parent.name, version, hashes)
-
-
-def _check_target(parent: Manifest, target: Precision) -> None:
-    """Raises Conflict where the parent cannot become a version of the `target` precision."""
-    if parent.has_adapter:
-        raise Conflict(
-            f"{parent.reference} has an adapter: quantize its base, {parent.lineage.parent}, then import the adapter "
-            "with that as adapter_of"
-        )
-    if target not in QUANTIZED or parent.precision in QUANTIZED:
-        raise Conflict(
-            f"{parent.reference} is {parent.precision} and cannot become {target}; 8-bit and 4-bit versions are "
-            "made from bf16"
-        )
-    if target == "file":
-        raise Conflict("A file version is made of a GGUF file, by its import: dosirak model import FILE.gguf NAME")
 
 
 def _measured(
@@ -169,8 +154,6 @@ def _first(texts: TokenIds, tokens: int) -> TokenIds:
 def _group_size(precision: Precision, group_size: int | None) -> int:
     """Returns the group size of `int4`; 0 for other precisions."""
     if precision != "int4":
-        if group_size is not None:
-            raise InvalidSource(f"{precision} has no groups; leave group_size out, or choose int4")
         return 0
     if group_size is not None and group_size not in GROUPS:
         raise InvalidSource(f"There is no group size {group_size}; choose one of {', '.join(map(str, GROUPS))}")

@@ -44,7 +44,7 @@ class Desk:
         """One exchange. `right` are the parts of the reply that the chat, the prompt or arithmetic gives."""
         reply = attach_particles(reply)
         for each in right if right is not None else []:
-            self.answers.append(FactAnswer(len(self.messages) + 1, Fact("spoken", each), 0, in_window))
+            self.answers.append(FactAnswer(len(self.messages) + 1, Fact("spoken", each), in_window))
         self.messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply}]
 
     def heard(self, said: str, told: dict[str, str], lang: Lang) -> None:

@@ -5,9 +5,12 @@ Only the verbs that need torch import it, so `dosirak --help` stays quick.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, NoReturn
 
+import structlog
 import typer
 from rich.text import Text
 
@@ -16,7 +19,9 @@ from models.errors import RepositoryError
 from service.cli import audit, guard, keys, models, store
 from service.cli.doctor.command import doctor as doctor_command
 from service.cli.examples import COMMON, put_examples
+from service.cli.foreign import plain
 from service.cli.node import node
+from service.cli.serve.checks import CannotStart, check_directory
 from service.cli.serve.command import serve as serve_command
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import complete_reference, console, repository
@@ -63,6 +68,12 @@ app.command()(node)
 app.command()(tune)
 
 
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number: give one, as 0.7")
+    return value
+
+
 @app.command("chat")
 def talk(
     url: Annotated[
@@ -78,7 +89,9 @@ def talk(
     ] = None,
     system: Annotated[str | None, typer.Option(help="The session's system prompt.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(callback=_finite, help="0 takes the likeliest token each time.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same draws again.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a turn.")] = False,
 ) -> None:
@@ -103,11 +116,13 @@ def recall(
     references: Annotated[
         list[str] | None, typer.Argument(help="Model references to measure.", autocompletion=complete_reference)
     ] = None,
-    questions: Annotated[int, typer.Option(help="Questions in each cell of the table.")] = 100,
+    questions: Annotated[int, typer.Option(min=1, help="Questions in each cell of the table.")] = 100,
     policies: Annotated[bool, typer.Option("--policies", help="By context policy, in chats past the window.")] = False,
 ) -> None:
     """How often the demo model recalls a fact, by distance and wording, side by side for each version."""
     if policies:
+        if references and len(references) > 1:
+            raise typer.BadParameter("--policies measures one version: name one")
         from service.evaluation.policies import print_policies
 
         print_policies(settings_or_exit(console), (references or demo_versions()[-1:])[0], questions, console)
@@ -123,7 +138,7 @@ def compare(
         list[str] | None,
         typer.Argument(help="Model references; the first is compared with.", autocompletion=complete_reference),
     ] = None,
-    texts: Annotated[int, typer.Option(help="Dialogues to predict.")] = 100,
+    texts: Annotated[int, typer.Option(min=1, help="Dialogues to predict.")] = 100,
     int8_kv: Annotated[bool, typer.Option("--int8-kv", help="Each with 8-bit keys and values as well.")] = False,
 ) -> None:
     """Perplexity and top-1 agreement of versions on the same text, as the engine serves them."""
@@ -136,7 +151,9 @@ put_examples(app)
 
 
 def main() -> None:
-    """Runs the console script: a refusal is one sentence and exit status 1, never a traceback."""
+    """Runs the console script: a refusal is one sentence and exit status 1, never a traceback. Lines of the log go to
+    standard error."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         app()
     except (RepositoryError, DosirakError) as error:
@@ -145,8 +162,14 @@ def main() -> None:
         if has_torch():
             raise
         _refuse(NoEngine())
+    except OSError:
+        try:
+            check_directory(settings_or_exit(console).data_dir)
+        except CannotStart as error:
+            _refuse(error)
+        raise
 
 
 def _refuse(error: Exception) -> NoReturn:
-    console.print(Text.assemble(("error", "red"), f": {error}"), soft_wrap=True)
+    console.print(Text.assemble(("error", "red"), ": ", plain(str(error))), soft_wrap=True)
     raise SystemExit(1) from None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Column, Table
+from rich.text import Text
 
 from models.errors import InvalidReference, NotFound
 from models.manifest import DEFAULT_ALIAS
@@ -17,6 +17,7 @@ from models.repository import rollouts
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.cli.audit import tell
+from service.cli.foreign import Listing, plain
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Name, Reason, Version, answer, console, print_json, repository
 
@@ -54,12 +55,16 @@ def rollback(
 def history(
     name: Name,
     alias: Alias = DEFAULT_ALIAS,
-    at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
+    at: Annotated[
+        datetime | None, typer.Option(help="Only what was in force at this time; of UTC, if it names no zone.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """The history of an alias: every change with its author, time and reason."""
-    entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
-    table = Table(Column("time", overflow="fold"), "who", "change", "version", "before", "reason", "overridden")
+    store = repository()
+    _require_known(store, name, alias)
+    entries = store.history(name, alias, _zoned(at) if at else None)
+    table = Listing("time", "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
         table.add_row(
             entry.time,
@@ -80,7 +85,17 @@ def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
         return
     console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
     for broken in entry["overridden"]:
-        console.print(f"[yellow]overridden[/]: {broken}")
+        console.print(Text.assemble(("overridden", "yellow"), ": ", plain(broken)))
+
+
+def _require_known(store: Repository, name: str, alias: str) -> None:
+    """Raises NotFound for a model that is not there and never had the alias."""
+    if name not in (models := store.models()) and not store.history(name, alias):
+        raise NotFound(f"There is no model {name}; there are: {', '.join(models) or 'none'}")
+
+
+def _zoned(at: datetime) -> datetime:
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def rollout(
@@ -109,6 +124,10 @@ def rollout(
             "--candidate, --weight, --sticky and --shadow begin or change a rollout, --promote and --abort end it: "
             "choose one"
         )
+    if reason and not (promote or abort):
+        raise InvalidReference("--reason is kept with a rollout's end: give it with --promote or --abort")
+    if override and not (changes or promote):
+        raise InvalidReference("--override is for the gate: give it with --candidate, --weight, --shadow or --promote")
     settings, store = settings_or_exit(console), repository()
     limits = settings.gate(alias)
     if changes:
@@ -120,8 +139,10 @@ def rollout(
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
         tell("rollouts.abort", f"{name}@{alias}")
+    else:
+        _require_known(store, name, alias)
     past = rollouts.history(store, name, alias)
-    table = Table("candidate", "weight", "state", "began", "ended", "reason")
+    table = Listing("candidate", "weight", "state", "began", "ended", "reason")
     for each in past:
         weighed = f"{each.weight:g} %" + (", shadow" if each.shadow else "")
         table.add_row(each.reference, weighed, each.state, each.started_at, each.ended_at or "–", each.reason)

@@ -17,6 +17,7 @@ from rich.text import Text
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, answer, console, print_json, who
 from service.errors import DosirakError, InvalidRequest, NotFound, Unavailable
+from service.settings import PREFIX, Settings
 from service.storage.audit.chain import CUT, Row, Walk, entry
 from service.storage.database.unusable import UnusableDatabase
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PATIENCE_SECONDS = 30.0
+MOST_DAYS = 36_500
 app = typer.Typer(no_args_is_help=True, help="Who changed keys and models, and what was deleted: a chain of rows.")
 
 
@@ -81,7 +83,7 @@ def export() -> None:
 
 @app.command()
 def cut(
-    older_than_days: Annotated[int, typer.Option(min=1, help="Rows of the last so many days stay.")],
+    older_than_days: Annotated[int, typer.Option(min=1, max=MOST_DAYS, help="Rows of the last so many days stay.")],
     json: Json = False,
 ) -> None:
     """Remove old rows. A new row says who did it, up to which row, and what its hash was."""
@@ -108,29 +110,33 @@ def tell(action: str, *subjects: str, **detail: object) -> None:
 
 
 def _run(work: Callable[[Trail], Awaitable[Result]]) -> Result:
-    """Opens the audit of these settings for `work`. Raises Unavailable."""
+    """Opens the audit of these settings for `work`, in a database that this release's server has brought to its schema:
+    an older server may use another one. Raises NotFound and Unavailable."""
     from service.storage.audit.trail import Trail
     from service.storage.database import migrating
-    from service.storage.database.database import Database
+    from service.storage.database.database import Database, sqlite_file
 
     settings = settings_or_exit(console)
-    if settings.database_url is None and not (settings.data_dir / "sessions.db").exists():
-        raise NotFound(
-            f"There is no database at {settings.data_dir / 'sessions.db'}: set DOSIRAK_DATA_DIR as the server's"
-        )
 
     async def run() -> Result:
         database = Database(settings.session_database, PATIENCE_SECONDS)
         try:
-            await migrating.upgrade(database)
+            await migrating.require_head(database)
             return await work(Trail(database))
         finally:
             await database.close()
 
     try:
+        _require_file(settings, sqlite_file(settings.session_database))
         return asyncio.run(run())
     except (UnusableDatabase, ValueError) as error:
         raise Unavailable(str(error)) from None
+
+
+def _require_file(settings: Settings, file: Path | None) -> None:
+    if file is not None and not file.exists():
+        variable = "DATA_DIR" if settings.database_url is None else "DATABASE_URL"
+        raise NotFound(f"There is no database at {file}: set {PREFIX}{variable} as the server's")
 
 
 def _anchor(text: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from service.cli.client import Client, Fields
 from service.cli.commands import COMMANDS, Conversation, unknown
 from service.cli.printing import SPEAKERS, JsonLines, Output, Plain, Terminal
+from service.cli.terminal import standard_input
 from service.cli.wire import Session
 from service.errors import DosirakError
 
@@ -40,11 +41,15 @@ def take(chat: Conversation, line: str) -> bool:
 def run(
     client: Client, session: str | None, settings: Fields, parameters: Fields, console: Console, as_json: bool
 ) -> int:
-    """Runs the whole chat; returns the exit status. Raises DosirakError where it cannot begin."""
-    interactive = sys.stdin.isatty() and not as_json
+    """Runs the whole chat; returns the exit status. Raises InvalidRequest where there is no standard input."""
+    interactive = standard_input().isatty() and not as_json
     output: Output = Terminal(console) if interactive else JsonLines() if as_json else Plain()
-    chat = Conversation(client, output, _begin(client, session, settings), settings, parameters)
-    chat.enter(chat.session)
+    try:
+        chat = Conversation(client, output, _begin(client, session, settings), settings, parameters)
+        chat.enter(chat.session)
+    except DosirakError as error:
+        output.failed(error)
+        return 1
     if interactive:
         _greet(chat)
     well = True

@@ -20,9 +20,9 @@ Fields = Mapping[str, object]
 Value = TypeVar("Value")
 PAGE: Final = 100
 TIMEOUT: Final = httpx.Timeout(600, connect=5)
+"""An answer may wait for its turn."""
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
 """Hosts that no proxy of the environment is asked for."""
-"""An answer may wait for its turn."""
 
 
 class Refused(DosirakError):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from service.cli.terminal import Json, console, print_json
+from service.cli.foreign import Listing, plain
+from service.cli.terminal import Json, console, print_json, standard_input
 from service.errors import InvalidRequest
 from service.generation.guard import Grams, read_guard
 
@@ -26,7 +25,7 @@ def hash_texts(
     """Hash protected texts into a file of n-grams, for the guard file's `corpus`."""
     grams = Grams.of(_read(path) for path in texts)
     grams.write(output)
-    console.print(f"{output}: {len(grams.hashes)} n-grams of {len(texts)} files; readable by you alone")
+    console.print(plain(f"{output}: {len(grams.hashes)} n-grams of {len(texts)} files; readable by you alone"))
 
 
 @app.command()
@@ -42,15 +41,15 @@ def check(
         findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in text_filter.findings]
         print_json({"guard": findings, "stopped": text_filter.stopped, "text": released})
         return
-    table = Table("rule", "action", "found")
+    table = Listing("rule", "action", "found")
     for finding in text_filter.findings:
         table.add_row(finding.rule, finding.action, str(finding.count))
     console.print(table)
-    console.print(released, markup=False, highlight=False, soft_wrap=True)
+    console.print(plain(released), soft_wrap=True)
 
 
 def _read(path: Path) -> str:
     try:
-        return sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+        return standard_input().read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} cannot be read as UTF-8 text: {error}") from None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
 
+from service.cli.foreign import Listing, plain
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, answer, console, print_json
 
@@ -58,7 +58,7 @@ def create(
 def list_keys(url: Url = None, json: Json = False) -> None:
     """All keys with their scopes, models, limits and ends."""
     found = _client(url).ask("GET", PATH, dict[str, Any])["data"]
-    table = Table("id", "name", "scopes", "models", "limits", "ends")
+    table = Listing("id", "name", "scopes", "models", "limits", "ends")
     for key in found:
         table.add_row(*(_shown(key)[each] for each in ("id", "name", "scopes", "models", "limits", "expires_at")))
     answer(json, found, table)
@@ -68,7 +68,7 @@ def list_keys(url: Url = None, json: Json = False) -> None:
 def show(id: Id, url: Url = None, json: Json = False) -> None:
     """One key."""
     found = _client(url).ask("GET", _path(id), dict[str, Any])
-    facts = Table(show_header=False, box=None)
+    facts = Listing("", "", show_header=False, box=None)
     for name, text in _shown(found).items():
         facts.add_row(name, text)
     answer(json, found, facts)
@@ -113,8 +113,8 @@ def _tell(key: Mapping[str, Any], json: bool) -> None:
     if json:
         print_json(key)
         return
-    console.print(f"{key['id']}  {key['name']}  {' '.join(key['scopes'])}", highlight=False, markup=False)
-    console.print(key["key"], highlight=False, soft_wrap=True)
+    console.print(plain(f"{key['id']}  {key['name']}  {' '.join(key['scopes'])}"))
+    console.print(plain(key["key"]), soft_wrap=True)
     console.print("Keep it now: nothing shows it again.", style="dim")
 
 

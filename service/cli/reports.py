@@ -7,33 +7,38 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from rich.table import Table
-
 from models.errors import Corrupt
 from models.manifest import Manifest
 from models.repository.report import Report, on_shared_texts
 from models.repository.repository import Repository
+from service.cli.foreign import Listing
 from service.cli.terminal import console
 
 NOT_MEASURED: Final = "not measured yet"
-STATES: Final = {"not_measured": NOT_MEASURED, "measuring": "measuring"}
+DAMAGED: Final = "damaged"
+STATES: Final = {"not_measured": NOT_MEASURED, "measuring": "measuring", DAMAGED: DAMAGED}
 _ELSEWHERE = {"name", "version", "files", "layers"}
+
+
+def report_of(store: Repository, manifest: Manifest) -> tuple[Report | None, str]:
+    """Returns the version's report and how far it is; of a damaged one no report, and the state `damaged`."""
+    try:
+        report = store.report(manifest)
+    except Corrupt:
+        return None, DAMAGED
+    return report, store.report_state(manifest, report)
 
 
 def shown_state(store: Repository, manifest: Manifest) -> str:
     """Returns what the version's report is: `quick` or `full`, or why there is none."""
-    try:
-        report = store.report(manifest)
-    except Corrupt:
-        return "damaged"
-    state = store.report_state(manifest, report)
+    report, state = report_of(store, manifest)
     return report.effort if report and state == "measured" else STATES[state]
 
 
 def print_reports(store: Repository, manifests: list[Manifest]) -> None:
-    """Prints the versions' facts and reports, and how to measure a version without a report. Raises Corrupt."""
-    measured = [(manifest, store.report(manifest)) for manifest in manifests]
-    table = Table("", *(manifest.reference for manifest in manifests))
+    """Prints the versions' facts and reports, and how to measure a version without a readable report."""
+    measured = [(manifest, report_of(store, manifest)[0]) for manifest in manifests]
+    table = Listing("", *(manifest.reference for manifest in manifests))
     rows = {label: [figure(*each) for each in measured] for label, figure in _FIGURES.items()}
     rows["perplexity"] = _perplexities([report for _, report in measured])
     for label in ("precision", "size", "digest", "perplexity", *_FIGURES):
@@ -44,7 +49,7 @@ def print_reports(store: Repository, manifests: list[Manifest]) -> None:
     for manifest, report in measured:
         if report is None:
             state = shown_state(store, manifest)
-            hint = f": dosirak model evaluate {manifest.reference}" if state == NOT_MEASURED else ""
+            hint = f": dosirak model evaluate {manifest.reference}" if state in (NOT_MEASURED, DAMAGED) else ""
             console.print(f"{manifest.reference}: {state}{hint}", highlight=False)
 
 
@@ -131,6 +136,7 @@ def aliases_of(store: Repository, manifest: Manifest) -> list[str]:
 
 def facts_of(store: Repository, manifest: Manifest) -> dict[str, Any]:
     """Returns what is told of a version, its report included."""
+    report, state = report_of(store, manifest)
     facts = {key: value for key, value in asdict(manifest).items() if key not in _ELSEWHERE}
     return {
         "model": manifest.reference,
@@ -138,6 +144,6 @@ def facts_of(store: Repository, manifest: Manifest) -> dict[str, Any]:
         "bytes": manifest.size,
         "aliases": aliases_of(store, manifest),
         **facts,
-        "report": store.report(manifest),
-        "report_state": store.report_state(manifest, store.report(manifest)),
+        "report": report,
+        "report_state": state,
     }

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from service.environment import add_to_environment
 from service.errors import DosirakError
-from service.settings import PREFIX, Settings, add_to_environment, refused_names, sentences
+from service.settings import PREFIX, Settings, refused_names, sentences
 
 MOST_BYTES: Final = 64 * 1024
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from models.errors import Conflict
 from models.repository import moving
 from models.repository.repository import Repository
 from models.repository.store import binding
 from models.repository.store.shared_store import SharedStore
+from service.cli.foreign import Listing, plain
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, answer, console, print_json
 from service.settings import Settings
@@ -50,13 +49,13 @@ def push(json: Json = False) -> None:
         print_json({"pushed": pushed, **asdict(moved)})
     else:
         if settings.store_url is not None:
-            console.print(_listed("versions pushed", pushed), soft_wrap=True)
+            console.print(plain(_listed("versions pushed", pushed)), soft_wrap=True)
         if settings.shares_records:
             journals = [f"{name} ({count} entries)" for name, count in moved.entries.items()]
-            console.print(_listed("journals moved", journals), soft_wrap=True)
-            console.print(_listed("rollouts moved", moved.rollouts), soft_wrap=True)
+            console.print(plain(_listed("journals moved", journals)), soft_wrap=True)
+            console.print(plain(_listed("rollouts moved", moved.rollouts)), soft_wrap=True)
         for sentence in moved.kept:
-            console.print(Text(sentence, "red"), soft_wrap=True)
+            console.print(plain(sentence, "red"), soft_wrap=True)
     if moved.kept:
         raise typer.Exit(1)
 
@@ -80,7 +79,7 @@ def verify(json: Json = False) -> None:
         print_json({"ok": not wrong, "wrong": wrong})
     else:
         for sentence in wrong:
-            console.print(Text(sentence, "red"), soft_wrap=True)
+            console.print(plain(sentence, "red"), soft_wrap=True)
         console.print(f"{len(wrong)} problems" if wrong else "all versions are as published")
     if wrong:
         raise typer.Exit(1)
@@ -98,7 +97,7 @@ def status(json: Json = False) -> None:
         facts = {"url": settings.store_url, "database": database, **asdict(contents)}
         print_json({**facts, "cached_bytes": cached, "not_pushed": alone})
         return
-    table = Table("what", "how much", title=settings.store_url)
+    table = Listing("what", "how much", title=plain(store.remote.url))
     table.add_row("database", database or "none is shared")
     table.add_row("versions", ", ".join(f"{name}: {count}" for name, count in contents.models.items()) or "none")
     table.add_row("reports, deleted versions", f"{contents.reports}, {contents.deleted}")

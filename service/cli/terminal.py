@@ -3,8 +3,9 @@ repository and the actor."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import msgspec
 import typer
@@ -14,7 +15,9 @@ from rich.console import Console, RenderableType
 from models.errors import RepositoryError
 from models.imports.catalogue import entries
 from models.repository.repository import Repository
+from service.cli.foreign import plain
 from service.cli.settings import settings_or_exit
+from service.errors import InvalidRequest
 from service.settings import Settings
 from service.storage.records import open_repository
 
@@ -63,6 +66,13 @@ Alias = Annotated[str, typer.Option(help="The alias.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
 
 
+def standard_input() -> TextIO:
+    """Returns the standard input. Raises InvalidRequest where a shell has closed it, as `<&-` does."""
+    if sys.stdin is None:
+        raise InvalidRequest("standard input is closed: open it, as in </dev/null or by a pipe")
+    return sys.stdin
+
+
 def repository() -> Repository:
     return open_repository(settings_or_exit(console))
 
@@ -72,11 +82,11 @@ def who() -> str:
 
 
 def answer(json: bool, value: object, shown: RenderableType, *, soft_wrap: bool = False) -> None:
-    """Prints the value as JSON, or what a person is shown of it."""
+    """Prints the value as JSON, or what a person is shown of it. A sentence may hold texts of others."""
     if json:
         print_json(value)
     else:
-        console.print(shown, soft_wrap=soft_wrap)
+        console.print(plain(shown) if isinstance(shown, str) else shown, soft_wrap=soft_wrap)
 
 
 def print_json(value: object) -> None:

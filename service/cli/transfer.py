@@ -19,21 +19,22 @@ from rich.progress import (
 )
 
 LINE_SECONDS: Final = 5.0
+DOWNLOADING: Final = "downloading"
 _MEGABYTE: Final = 1e6
 
 
 @contextmanager
-def downloading(console: Console, label: str) -> Iterator[Callable[[int, int, str], None]]:
+def downloading(console: Console) -> Iterator[Callable[[int, int, str], None]]:
     """Gives the watch of a download: (bytes here, bytes of all, the file on its way)."""
     if not console.is_terminal:
-        yield Lines(console, label).bytes
+        yield Lines(console, DOWNLOADING).bytes
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as shown:
-        task = shown.add_task(label)
+        task = shown.add_task(DOWNLOADING)
 
         def watch(done: int, total: int, name: str) -> None:
-            shown.update(task, completed=done, total=total, description=f"{label}: {name}")
+            shown.update(task, completed=done, total=total, description=f"{DOWNLOADING}: {name}")
 
         yield watch
 

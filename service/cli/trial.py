@@ -14,6 +14,7 @@ from models.repository.gate import Limits
 from models.repository.report import Effort
 from models.repository.repository import Repository
 from service.cli import needs
+from service.cli.reports import report_of
 from service.deployments.needs import report_bytes
 from service.host import available_memory
 
@@ -29,11 +30,12 @@ class Trial:
     measure: Callable[[Manifest, Effort], None]
 
     def broken(self, manifest: Manifest) -> tuple[str, ...]:
-        """Returns the limits of production that a version breaks. One without a report is measured; its figures are
-        said where it breaks none. A version that is no conversion, or cannot be measured here, breaks none."""
+        """Returns the limits of production that a version breaks. One without a readable report is measured; its
+        figures are said where it breaks none. A version that is no conversion, or cannot be measured here, breaks
+        none."""
         if self.limits is None or not manifest.is_conversion:
             return ()
-        is_new = self.store.report(manifest) is None
+        is_new = report_of(self.store, manifest)[0] is None
         if is_new and not self._measured(manifest):
             return ()
         broken = self.store.broken_limits(manifest, DEFAULT_ALIAS, self.limits)

@@ -23,6 +23,7 @@ from models.imports.starter import DEMO, demo_is_wanted
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.repository.disk import leases
 from models.repository.repository import Repository
+from service.cli.foreign import plain
 from service.cli.serve.checks import address, check_directory, is_dosirak, marked
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, Reference, console, print_json
@@ -162,7 +163,7 @@ class _Tuning:
             print_outcome(result, console)
         if not is_whole:
             if not json:
-                console.print(f"interrupted: {self.out} is not written")
+                console.print(plain(f"interrupted: {self.out} is not written"))
             return INTERRUPTED
         if result.chosen is None:
             raise NotMeasured("no candidate could serve this load; the reasons are above")
@@ -170,7 +171,7 @@ class _Tuning:
         command = shlex.join(["dosirak", *sys.argv[1:]])
         outcome.write(self.out, self.words, self.manifest, chosen, result, command, beside)
         if not json:
-            console.print(f"{self.out} is written: dosirak serve --settings {self.out}", soft_wrap=True)
+            console.print(plain(f"{self.out} is written: dosirak serve --settings {self.out}"), soft_wrap=True)
         return BROKEN if result.chosen.broken else 0
 
 

@@ -4,6 +4,7 @@ answer behind it. The module knows names, bounds and numbers; no tokens, no mess
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -11,6 +12,12 @@ from typing import Final
 from service.context.policies import POLICIES, Policy
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 
+READERS: Final[Mapping[str, tuple[Policy, ...]]] = {
+    **dict.fromkeys(("low_water", "pin"), ("window", "middle", "summarise", "retrieve")),
+    "recall_budget": ("retrieve",),
+    "summary_budget": ("summarise",),
+}
+"""The policies that read an option; all policies read the others."""
 _SIZES = ("max_input_tokens", "reserve_output_tokens", "documents_budget", "recall_budget", "summary_budget")
 MOST_PINS = 1_000
 OPEN_RESERVE: Final = 256
@@ -58,6 +65,12 @@ class ContextOptions:
     @property
     def chosen(self) -> Policy:
         return self.policy or "refuse"
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Returns the options that are set and that the chosen policy does not read."""
+        named = (name for name, readers in READERS.items() if self.chosen not in readers)
+        return tuple(name for name in named if getattr(self, name) not in (None, ()))
 
     @property
     def wants_knowledge(self) -> bool:

@@ -72,6 +72,7 @@ class Sent:
         left_out = self.left_out_by_template()
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)))
         notes = (*notes, *self._document_notes(), *self._reasoning_notes(), *self._name_notes(), *self._open_notes())
+        notes = (*notes, *self._unread_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
@@ -195,6 +196,13 @@ class Sent:
             more = f" and {len(unwritten) - MOST_NAMED} more" if len(unwritten) > MOST_NAMED else ""
             listed = ", ".join(unwritten[:MOST_NAMED])
             yield f"the chat template does not write the `name` of messages: {listed}{more}"
+
+    def _unread_notes(self) -> Iterator[str]:
+        """A pin needs no note: a policy that reads none leaves no message out."""
+        options = self.budget.options
+        for name in options.unread:
+            if name != "pin":
+                yield f"policy {options.chosen} does not read context.{name}"
 
     def _open_notes(self) -> Iterator[str]:
         if self.tokenizer.continues(self.messages):

@@ -21,7 +21,7 @@ from models.repository.parsers import BY_TEMPLATE, Parsers, parsers_of
 from models.repository.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.engine_choice import require_same_tokens
-from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
+from service.deployments.engine_options import EngineOptions
 from service.deployments.leasing import leased
 from service.deployments.memory import Memory
 from service.engine.client.engine import Engine, EngineState
@@ -53,9 +53,9 @@ class Deployment:
         manifest: Manifest,
         engine: Engine,
         needed_bytes: int,
-        activity: Activity | None = None,
-        options: EngineOptions = DEFAULT_OPTIONS,
-        memory: Memory | None = None,
+        activity: Activity,
+        options: EngineOptions,
+        memory: Memory,
     ) -> None:
         """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, the server's
         `activity`, which counts this version's requests too, the options of its engine, and the server's `memory`."""
@@ -75,8 +75,8 @@ class Deployment:
         self.used_at = time.monotonic()
         self.keep_alive: float | None = None
         """The idle seconds after which a client lets it be unloaded; None: those of the server."""
-        self._activity = activity or Activity()
-        self._memory = memory or Memory()
+        self._activity = activity
+        self._memory = memory
         self._occupants = 0
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
@@ -137,8 +137,8 @@ class Deployment:
 
     @property
     def decode_ratio(self) -> float | None:
-        """Returns `engine.cost.decode_ratio` at half the window. It is read once, so that decisions that rest on it do
-        not change. Returns None before the engine has measured enough."""
+        """Returns `engine.scheduling.cost.decode_ratio` at half the window. It is read once, so that decisions that
+        rest on it do not change. Returns None before the engine has measured enough."""
         stats = self.engine.stats
         if self._decode_ratio is None and stats.cost and stats.steps_total >= MEASURED_STEPS:
             self._decode_ratio = decode_ratio(stats.cost, self.window // 2)

@@ -17,9 +17,10 @@ from service.engine.client.process import WORKER
 from service.engine.kinds.environment import threads_of_one, vllm_environment
 from service.engine.kinds.kinds import VLLM_WORKER, EngineKind, vllm_python
 from service.engine.kinds.options import VLLM
-from service.engine.protocol.messages import DraftConfig, EngineConfig, NodesConfig
+from service.engine.protocol.config import DraftConfig, EngineConfig, NodesConfig
+from service.environment import engine_environment
 from service.host import usable_cores, usable_cpus
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 
 PEAKS: Final = "peaks.json"
 """In the data directory: what engines measured of this host."""
@@ -60,7 +61,7 @@ def engine_config(
         share_weights=replicas > 1,
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         peaks=str(settings.data_dir / PEAKS),
-        findings=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.findings_path(manifest)),
         draft=None if options.draft is None else _draft(repository, options.draft, options),
         digest=manifest.digest,
         options=dict(options.kind.of(manifest).options),
@@ -110,7 +111,7 @@ def _draft(repository: Repository, manifest: Manifest, options: EngineOptions) -
         precision=manifest.precision,
         dtype=_dtype(manifest),
         max_model_len=options.window(manifest),
-        findings=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.findings_path(manifest)),
     )
 
 

@@ -23,10 +23,9 @@ from models.repository.repository import Repository
 from service.deployments.engine_options import EngineOptions
 from service.deployments.leasing import leased
 from service.deployments.needs import loaded_bytes
-from service.engine.client.client import Engine, EngineFailed, EngineState
+from service.engine.client.engine import Engine, EngineFailed, EngineState, not_ready
 from service.engine.kinds.options import DOSIRAK
 from service.engine.protocol.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
-from service.errors import Unavailable
 from service.host import for_replicas
 
 EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]
@@ -235,7 +234,7 @@ class EngineHandle:
     def _running_engine(self) -> Engine:
         """Returns the engine. Raises Unavailable before this handle has joined and after it has left."""
         if self._engine is None:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+            raise not_ready(self.state)
         return self._engine
 
     def unload_adapter(self, name: str) -> None:

@@ -40,7 +40,7 @@ LIBRARIES_BYTES: Final = 288 << 20
 API_BYTES: Final = 150 << 20
 """The API process."""
 QUANTIZING_BYTES: Final = 12
-"""Of each weight of the largest matrix while `models.weights.quantize.quantize_rows` works: fp32, the quotient, the
+"""Of each weight of the largest matrix while `models.weights.int8.quantize_rows` works: fp32, the quotient, the
 same rounded. The bf16 weights are pages of a file, which the kernel can drop."""
 CONVERTING_BYTES: Final = 6
 """Of each weight of the largest matrix while its dtype changes: fp32 beside bf16."""

@@ -41,9 +41,10 @@ from service.engine.vllm.lines import (
     Refused,
     keep_alive,
 )
+from service.environment import engine_environment
 from service.errors import Conflict, DosirakError, Unavailable
 from service.host import usable_cpus
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 from service.storage.records import open_repository
 
 HEADLESS: Final = "service.engine.vllm.headless"

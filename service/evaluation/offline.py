@@ -14,7 +14,8 @@ from models.manifest import Manifest
 from models.repository.repository import Repository
 from service.deployments.engine_config import engine_config
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import EngineConfig, EngineInfo, Request, StepOutput
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo, Request, StepOutput
 from service.engine.scheduling.scheduler import Scheduler
 from service.settings import Settings
 

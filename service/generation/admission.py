@@ -1,5 +1,5 @@
-"""Admission decides which requests enter, when a refused client should come back, and which ends are no answer. It
-knows forecasts as numbers; no engine and no text."""
+"""Admission decides which requests enter, and when a refused client should come back. It knows forecasts as numbers; no
+engine and no text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import asyncio
 import math
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from service.engine.protocol.messages import EngineStats, FinishReason
-from service.errors import DeadlineExceeded, GenerationFailed, InvalidRequest, Overloaded, Unavailable
-from service.generation.answer import Answer, Delta
+from service.engine.protocol.messages import EngineStats
+from service.errors import InvalidRequest, Overloaded, Unavailable
+from service.generation.refusals import refuse_late
 from service.generation.request import GenerationRequest
 
-T = TypeVar("T")
 LONGEST_WAIT_SECONDS: Final = 300.0
 """How long a request waits for something that takes no place of running sequences."""
 NOT_LOADED: Final = "The version was still loading or draining after minutes: send the request again"
@@ -269,17 +268,6 @@ class Admission:
         return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(needed / rate)))
 
 
-@contextmanager
-def refusals(observe: Callable[[str], None]) -> Iterator[None]:
-    """Calls `observe` with the code of an error that refuses a request before an engine has it, for want of a version
-    that serves or of time."""
-    try:
-        yield
-    except (DeadlineExceeded, Unavailable) as error:
-        observe(error.code)
-        raise
-
-
 _NOBODY: Final[Counter[str]] = Counter()
 _NO_MOMENTS: Final = deque[float]()
 
@@ -289,55 +277,3 @@ def _share(owners: Counter[str], owner: str, count: int) -> float:
     there is no other owner."""
     others = len(owners) + (owner not in owners)
     return min(1.0, (owners[owner] + count) * others / max(1, owners.total() + count))
-
-
-async def in_time(request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. Raises DeadlineExceeded where the request's deadline passes before."""
-    left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-    try:
-        async with asyncio.timeout(left) as deadline:
-            return await work
-    except TimeoutError:
-        if not deadline.expired():
-            raise  # the work's own, which no other deadline_ms changes
-        raise too_late(request, 0.0) from None
-
-
-def refuse_late(request: GenerationRequest, backlog_seconds: float, error: float, now: float) -> None:
-    """Raises DeadlineExceeded when the deadline passes before the backlog is done, even if that forecast is wrong by
-    its usual `error`."""
-    doubt = max(0.0, 1 - error)
-    if request.deadline is not None and now + backlog_seconds * doubt > request.deadline:
-        raise too_late(request, backlog_seconds)
-
-
-def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExceeded:
-    """Returns the error for a deadline that cannot be met. It has a `retry_after`, from the forecast, where other
-    requests were the cause."""
-    return DeadlineExceeded(
-        f"No token was ready within deadline_ms = {request.deadline_ms}: "
-        "allow more time, shorten the prompt, or try later",
-        param="deadline_ms",
-        retry_after=backlog_seconds or None,
-        deadline_ms=request.deadline_ms or 0,
-        backlog_ms=round(backlog_seconds * 1000),
-    )
-
-
-def refuse_failed_end(answer: Answer, delta: Delta) -> None:
-    """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
-    if delta.finish_reason is FinishReason.ABORT:
-        raise Unavailable(
-            "The answer was cut: the server is stopping, or the engine process died and its engine cannot go on with "
-            "frequency_penalty or presence_penalty; send the request again",
-            retry_after=1,
-        )
-    if answer.completion_tokens:
-        return
-    if delta.finish_reason is FinishReason.DEADLINE:
-        raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
-    if delta.finish_reason is FinishReason.ERROR:
-        raise GenerationFailed(
-            "The model gave no usable probabilities for this prompt, or the grammar could not be followed; change the "
-            "prompt, the grammar or the model"
-        )

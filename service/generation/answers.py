@@ -23,7 +23,7 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.protocol.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, InvalidRequest, UnsupportedField
-from service.generation.admission import TOKENS, Admission, in_time, refusals, refuse_failed_end
+from service.generation.admission import TOKENS, Admission
 from service.generation.answer import Answer, Delta, Opening
 from service.generation.bounds import bounded_max_tokens, build, input_budget
 from service.generation.conversations import Conversations, OpenTurn
@@ -32,6 +32,7 @@ from service.generation.guard import Guard
 from service.generation.own_sampling import with_own_sampling
 from service.generation.quotas import Quotas
 from service.generation.recollection import Recollection
+from service.generation.refusals import in_time, refusals, refuse_failed_end
 from service.generation.rendering import rendered
 from service.generation.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.generation.sequences import deltas_of, merged
@@ -73,12 +74,11 @@ class Answers:
         max_in_progress: int,
         max_tokens_in_progress: int,
         max_queue_seconds: float,
-        guard: Guard | None = None,
-        tasks: BackgroundTasks | None = None,
-        own_sampling: bool = True,
-        generic_tools: bool = True,
+        guard: Guard | None,
+        tasks: BackgroundTasks,
+        own_sampling: bool,
+        generic_tools: bool,
     ) -> None:
-        tasks = tasks or BackgroundTasks()
         self.deployments = deployments
         self.conversations = conversations
         self.metrics = metrics

@@ -126,14 +126,15 @@ def window_of(request: GenerationRequest, deployment: Deployment) -> int:
 
 def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, prompt: Prompt) -> int:
     """Returns how many new tokens the KV pool has room for. Raises ContextOverflow when the requested number does not
-    fit: `max_new_tokens`, or what `reserve_output_tokens` wants kept free for it."""
+    fit: `max_new_tokens`, what `reserve_output_tokens` wants kept free for it, or the least that it must have."""
     used = len(prompt.token_ids)
     room, requested = deployment.answer_room(used), prompt.max_new_tokens
     reserve = request.context.reserve_output_tokens if request.context else None
     is_open = request.max_new_tokens is None or reserve is not None
     least = min(requested, max(1, reserve or 0)) if is_open else requested
     if least <= room:
-        return min(requested, room)
+        _require_minimum(request, used, most := min(requested, room), is_shared=deployment.answer_window is None)
+        return most
     raise ContextOverflow(
         f"The prompt has {used} tokens and {least} more are reserved for the answer, but the KV cache holds "
         f"{used + room} for one request: shorten the prompt, lower max_new_tokens, or give the server a larger "
@@ -142,6 +143,23 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
         fields=("max_new_tokens",),
         window=used + room,
         needed_tokens=used + least,
+        reserve=least,
+        prompt_tokens=used,
+    )
+
+
+def _require_minimum(request: GenerationRequest, used: int, most: int, *, is_shared: bool) -> None:
+    """Raises ContextOverflow where the answer must have more than the `most` tokens that are left for it. `is_shared`:
+    the prompt of `used` tokens takes some of its room."""
+    field, least, beside = request.min_tokens_field, request.sampling.min_tokens, used if is_shared else 0
+    if least <= most:
+        return
+    change = "lower it, shorten the prompt, or raise context.reserve_output_tokens" if is_shared else "lower it"
+    raise ContextOverflow(
+        f"`{field}` is {least}, and {most} tokens are left for the answer behind the {used} of the prompt: {change}",
+        param=field,
+        window=beside + most,
+        needed_tokens=beside + least,
         reserve=least,
         prompt_tokens=used,
     )

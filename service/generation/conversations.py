@@ -71,15 +71,15 @@ class Conversations:
     def __init__(
         self,
         open_store: Callable[[], Awaitable[SessionStore]],
+        tasks: BackgroundTasks,
         sweep_seconds: float = SWEEP_SECONDS,
-        tasks: BackgroundTasks | None = None,
         is_fit: Callable[[], bool] = lambda: True,
     ) -> None:
         """Expired rows stay while `is_fit` says no: by a wrong clock, others' rows would be expired."""
         self._is_fit = is_fit
         self._open = open_store
         self._sweep_seconds = sweep_seconds
-        self._tasks = tasks or BackgroundTasks()
+        self._tasks = tasks
         self._store: SessionStore | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
@@ -108,9 +108,16 @@ class Conversations:
                     self._store, self._unusable = await self._open(), None
                 except Exception as error:
                     self._failed_at = time.monotonic()
-                    self._unusable = _cause(error)
+                    self._fail(error)
                     raise self._refusal() from None
             return self._store
+
+    def _fail(self, error: Exception) -> None:
+        """Keeps why the database cannot be used until an operator acts. The log says each cause once."""
+        before, self._unusable = self._unusable, _cause(error)
+        if self._unusable is not None and self._unusable != before:
+            is_told = isinstance(error, UnusableDatabase | ValueError | ImportError)
+            log.error("session_database_unusable", reason=self._unusable, exc_info=None if is_told else error)
 
     def _refusal(self) -> Unavailable:
         return Unavailable(self._unusable or NO_DATABASE, retry_after=RETRY_SECONDS)
@@ -179,7 +186,6 @@ def _cause(error: Exception) -> str | None:
         case ImportError():
             return f"The database of sessions needs the Python package {error.name}: install it, then start again"
         case _:
-            log.error("session_database_unusable", exc_info=error)
             return "The database of sessions cannot be opened: its log says why; set DOSIRAK_DATABASE_URL to another"
 
 

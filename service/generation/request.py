@@ -79,14 +79,15 @@ class Choices:
 class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
-    `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. `unset` names
-    its parameters that the client left open: the version's own values stand in their place. `notes` say what the
-    version did in its own way. With `seed` None the server draws a seed and reports it. `max_new_tokens` None takes the
-    rest of the window. `logprobs` N >= 0 gives each token's own logprob and the logprobs of the N likeliest tokens;
-    `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and the `n` with the highest mean logprob
-    are returned; a stream needs `best_of` = `n`. `owner` is the client's identity as the server knows it: owners share
-    no prefix blocks, and neither do two values of `cache_salt`. `models` are those that may answer the owner, as names
-    or `name:version`; None allows all. `user` is the client's own name for its user.
+    `sampling` says how tokens are chosen; of its counts and ids, `params` takes those of the request. The client calls
+    its `min_tokens` by the name `min_tokens_field`. `unset` names its parameters that the client left open: the
+    version's own values stand in their place. `notes` say what the version did in its own way. With `seed` None the
+    server draws a seed and reports it. `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives each
+    token's own logprob and the logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt. `best_of`
+    sequences are decoded, and the `n` with the highest mean logprob are returned; a stream of tokens needs `best_of` =
+    `n`. `owner` is the client's identity as the server knows it: owners share no prefix blocks, and neither do two
+    values of `cache_salt`. `models` are those that may answer the owner, as names or `name:version`; None allows all.
+    `user` is the client's own name for its user.
     `max_window` is the window that the client wants, where it is less than the version's.
     `keep_alive`: after so many idle seconds the version may be unloaded; None leaves that to the server. With an
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
@@ -98,6 +99,7 @@ class GenerationRequest:
     source: Source
     model: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    min_tokens_field: str = "min_tokens"
     unset: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     seed: int | None = None
@@ -168,7 +170,6 @@ class GenerationRequest:
         return replace(
             self.sampling,
             max_tokens=max_tokens,
-            min_tokens=min(self.sampling.min_tokens, max_tokens),
             seed=seed & SEED_MASK,
             stop_token_ids=self.stop_ids(stop_token_ids),
             logprobs=logprobs,

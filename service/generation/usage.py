@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from service.errors import DosirakError
+from service.storage.keys import actor_of
 from service.storage.usage import COUNTED, HOUR, WINDOWS, Bucket, Counts
 from service.tasks import BackgroundTasks, Unbroken
 
@@ -30,8 +31,6 @@ WRITE_SECONDS: Final = 1.0
 READ_SECONDS: Final = 1.0
 """How long the first request of an owner waits for what the owner has spent before."""
 FORGOTTEN_SECONDS: Final = 120.0
-_OPERATOR: Final = "key:"
-_SHORT: Final = len(_OPERATOR) + 8
 Counted = dict[Bucket, Counter[str]]
 
 
@@ -140,8 +139,7 @@ class Usage:
             await self.write()
 
     def _count(self, owner: str, seconds: int, counts: Counts, model: str = "") -> None:
-        named = owner[:_SHORT] if owner.startswith(_OPERATOR) else owner
-        self._new[Bucket.at(self.clock(), named, seconds, model)].update(counts)
+        self._new[Bucket.at(self.clock(), actor_of(owner), seconds, model)].update(counts)
 
     def _forget(self) -> None:
         now = self.clock()

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, TextIO
 
@@ -16,8 +16,9 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from service.environment import colours_wanted
 from service.host import wordless
-from service.settings import Settings, colours_wanted
+from service.settings import Settings
 
 REQUEST: Final = "request"
 """The event of `api.edge.layer`: one for each HTTP request."""
@@ -131,16 +132,15 @@ class Seldom:
     """A warning that many could cause: for each reason at most a line a minute, with how many there were since the last
     one."""
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, event: str) -> None:
         self._event = event
-        self._clock = clock
         self._warned_at: dict[str, float] = {}
         self._since: Counter[str] = Counter()
 
     def warn(self, reason: str, **facts: object) -> None:
         """Counts one. `facts` are of the one that is told; there must be few reasons."""
         self._since[reason] += 1
-        now = self._clock()
+        now = time.monotonic()
         if now - self._warned_at.get(reason, -math.inf) >= SELDOM_SECONDS:
             self._warned_at[reason] = now
             structlog.get_logger(__name__).warning(self._event, reason=reason, count=self._since.pop(reason), **facts)

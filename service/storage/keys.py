@@ -25,6 +25,8 @@ KIND: Final = "keys"
 DOCUMENT: Final = "server/keys"
 PREFIX: Final = "sk-dosirak-"
 _ID: Final = "key_"
+OPERATOR: Final = "key:"
+"""The operator's key has no id: its owner is this with the digest of the key."""
 ADMIN: Final = "admin"
 WIDE: Final = frozenset({ADMIN, "models:write"})
 FRESH_SECONDS: Final = 0.25
@@ -92,10 +94,9 @@ class Keys:
     """`is_managed`: the operator has a key that lies elsewhere, so the last of these may go. Methods that change keys
     wait for disk or database: call them in a thread. They raise NotFound, Conflict, and what the records raise."""
 
-    def __init__(self, records: Records, *, is_managed: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, records: Records, *, is_managed: bool) -> None:
         self._records = records
         self._is_managed = is_managed
-        self._clock = clock
         self._known: Known | None = None
         self._content: bytes | None = None
         self._stale_at = 0.0
@@ -109,17 +110,17 @@ class Keys:
     def sent(self, text: str) -> Key | None:
         """Returns the key that a caller has sent, also one that has ended; None where there is no such key."""
         number, _, secret = text.removeprefix(PREFIX).partition("-")
-        key, now = self._current().get(_id(number), _NOBODY), self._clock()
+        key, now = self._current().get(_id(number), _NOBODY), time.time()
         fits = [each.fits(secret, now) for each in key.secrets]
         return key if any(fits) and key is not _NOBODY else None
 
     def living(self, id: str) -> Key | None:
         """Returns a key that has not ended."""
         key = self._current().get(id)
-        return None if key is None or key.has_ended(self._clock()) else key
+        return None if key is None or key.has_ended(time.time()) else key
 
     def has_ended(self, key: Key) -> bool:
-        return key.has_ended(self._clock())
+        return key.has_ended(time.time())
 
     def all(self) -> list[Key]:
         """Returns the keys, oldest first."""
@@ -129,20 +130,24 @@ class Keys:
         return _named(self._current(), id)
 
     def add(self, **facts: Any) -> tuple[Key, str]:
-        """Makes a key, and returns it with the text that its bearer sends: nobody sees that text again."""
+        """Makes a key, and returns it with the text that its bearer sends: nobody sees that text again. The facts are
+        those of `change`, a name and scopes among them."""
         number, (plain, secret) = secrets.token_hex(8), Secret.new()
 
         def add(known: dict[str, Key]) -> Key:
             if len(known) >= MOST_KEYS:
                 raise QuotaExceeded(f"There are {MOST_KEYS} keys already: delete some first", max_keys=MOST_KEYS)
-            known[_id(number)] = key = Key(_id(number), created_at=self._clock(), secrets=(secret,), **facts)
+            new = Key(_id(number), "", frozenset(), time.time(), (secret,))
+            known[new.id] = key = _with(new, facts)
             return key
 
         return self._changed(add), f"{PREFIX}{number}-{plain}"
 
     def change(self, id: str, **facts: Any) -> Key:
+        """Changes these facts of a key. `limits` names the limits to change; None takes all away."""
+
         def change(known: dict[str, Key]) -> Key:
-            known[id] = key = replace(_named(known, id), **facts)
+            known[id] = key = _with(_named(known, id), facts)
             return key
 
         return self._changed(change)
@@ -152,7 +157,7 @@ class Keys:
         plain, secret = Secret.new()
 
         def rotate(known: dict[str, Key]) -> Key:
-            key, now = _named(known, id), self._clock()
+            key, now = _named(known, id), time.time()
             last = replace(key.secrets[0], until=now + grace_seconds)
             known[id] = key = replace(key, secrets=(secret, last) if grace_seconds else (secret,))
             return key
@@ -218,6 +223,12 @@ def _named(known: Known, id: str) -> Key:
     return known[id]
 
 
+def _with(key: Key, facts: Mapping[str, Any]) -> Key:
+    limits = facts.get("limits")
+    changed = {} if limits is None else {"limits": replace(key.limits or KeyLimits(), **limits)}
+    return replace(key, **{**facts, **changed})
+
+
 def _require_sense(key: Key) -> None:
     """Raises InvalidRequest for a list of models beside a scope that changes every model."""
     if key.models is not None and (wide := key.scopes & WIDE):
@@ -229,6 +240,11 @@ def _require_sense(key: Key) -> None:
 
 def is_key_id(text: str) -> bool:
     return text.startswith(_ID)
+
+
+def actor_of(owner: str) -> str:
+    """Returns an owner as people read it: of the operator's digest the first eight characters."""
+    return owner[: len(OPERATOR) + 8] if owner.startswith(OPERATOR) else owner
 
 
 def _id(number: str) -> str:

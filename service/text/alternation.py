@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
+from os.path import commonprefix
 from typing import Final
 
 _MOST_LEVELS: Final = 48
@@ -33,7 +34,8 @@ def _of(tails: Sequence[str], level: int) -> str:
     single, options = list[str](), list[str]()
     for _, group in groupby(filter(None, tails), key=lambda tail: tail[0]):
         same = list(group)
-        begun = same[0][: _common(same[0], same[-1])]
+        # the texts between begin so too, for they are in order
+        begun = commonprefix((same[0], same[-1]))  # noqa: RUF071 - texts, not paths
         if len(same[-1]) == 1:
             single.append(re.escape(begun))
         else:
@@ -41,11 +43,6 @@ def _of(tails: Sequence[str], level: int) -> str:
     if len(single) > 1:
         single = [f"[{''.join(single)}]"]
     return _either([*options, *single, *("" for tail in tails[:1] if not tail)])
-
-
-def _common(first: str, second: str) -> int:
-    """Returns how many characters two texts begin with alike; where they stand in an order, all between do too."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _either(options: Iterable[str]) -> str:

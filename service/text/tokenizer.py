@@ -27,8 +27,6 @@ from service.text.tools import ToolFormat
 from service.text.tools.choosing import refuse_format
 from service.text.vocabulary import Vocabulary, require_text
 
-__all__ = ["EncodedText", "Tokenizer"]
-
 _COUNTED = 100_000
 """The most texts and turns whose number of tokens is remembered."""
 _SHORT_TOOL = Tool("f")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from service.engine.client.client import EngineFailed
+from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason, Request
 from service.text.tokenizer import Tokenizer
 from tests.api.anthropic import ASK, CALLED, ORDER, SYSTEM, WEATHER, ask, count, events, gathered, refused, streamed

@@ -52,6 +52,10 @@ async def test_a_key_is_made_shown_rotated_and_deleted(
         assert await passes(rotated["key"]) and not await passes(secret)
         assert "deleted" in await run("delete", id, "--url", url)
         assert not await passes(rotated["key"])
+        made = json.loads(await run("create", "[/x] \x1b[31mshop", "--url", url, "--json"))
+        shown = await run("list", "--url", url)
+        assert made["id"] in shown and "[/x] [31mshop" in shown and "\x1b" not in shown
+        await run("delete", made["id"], "--url", url)
         with pytest.raises(DosirakError, match="There is no key"):
             await run("show", id, "--url", url)
         with pytest.raises(DosirakError, match="`scopes"):

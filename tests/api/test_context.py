@@ -7,8 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.text.messages import Message
+from tests.api.conftest import Serve
 from tests.api.reading import error
 from tests.api.test_generate import ask
 from tests.api.test_sessions import SESSIONS, made, messages, say
@@ -55,6 +57,78 @@ async def test_refusing_stays_the_default_and_the_preview_tells_it(world: World)
     preview = await ask(world, path="/v1/context/preview", **body)
     assert preview["would_refuse"] is True and preview["context"] is None and preview["code"] == "context_overflow"
     assert preview["needed_tokens"] == refused["needed_tokens"] > preview["window"] == WINDOW
+
+
+async def test_the_preview_refuses_more_sequences_than_the_server_runs(serve: Serve) -> None:
+    async with serve(max_in_progress=2) as world:
+        for path in ("/generate", "/v1/context/preview"):
+            response = await world.client.post(path, json={"inputs": "hi", "parameters": {"best_of": 3}})
+            assert "at most 2" in error(response, 422, "invalid_request")["error"]
+
+
+async def test_the_preview_refuses_what_the_answer_would(world: World) -> None:
+    for parameters in ({"n": 2}, {"best_of": 2}, {"return_full_text": True}, {"decoder_input_details": True}):
+        body = {"inputs": "hi", "stream": True, "parameters": parameters}
+        refused = [await world.client.post(path, json=body) for path in ("/generate", "/v1/context/preview")]
+        sentences = {error(each, 422, "unsupported_field")["error"] for each in refused}
+        assert len(sentences) == 1, sentences
+    whole = await ask(world, path="/v1/context/preview", inputs="hi", parameters={"n": 2})
+    assert whole["would_refuse"] is False
+    inspected = await ask(world, path="/v1/context/preview", text_input="hi", context={"inspect": True})
+    assert inspected["context"]["rendered"], "which an answer in Triton's shape has no place for"
+
+
+async def test_the_preview_notes_its_caller_and_the_sessions_revision(world: World) -> None:
+    with capture_logs() as lines:
+        body = {"inputs": "hi", "request_id": "mine-1", "user": "minji"}
+        assert (await world.client.post("/v1/context/preview", json=body)).headers["x-request-id"] == "mine-1"
+    assert [each["user"] for each in lines if each["event"] == "request"] == ["minji"]
+    session = await made(world)
+    for large in ({}, {"parameters": {"max_new_tokens": WINDOW}}):
+        turn = {"session_id": session, "messages": TALK[-1:], **large}
+        told = (await world.client.post("/v1/context/preview", json=turn)).headers["etag"]
+        assert told == (await world.client.get(f"{SESSIONS}/{session}")).headers["etag"]
+    turn = {"session_id": session, "messages": TALK[-1:]}
+    answered = await world.client.post("/generate", json=turn, headers={"If-Match": told})
+    again = await world.client.post("/v1/context/preview", json=turn)
+    assert again.headers["etag"] == answered.headers["etag"] != told
+
+
+READ = {
+    "refuse": (),
+    "window": ("low_water", "pin"),
+    "middle": ("low_water", "pin"),
+    "summarise": ("low_water", "pin", "summary_budget"),
+    "retrieve": ("low_water", "pin", "recall_budget"),
+}
+SET: dict[str, Any] = {"low_water": 0.5, "pin": ["m_0"], "recall_budget": 9, "summary_budget": 9}
+
+
+@pytest.mark.parametrize("policy", READ)
+async def test_what_the_requests_own_policy_does_not_read_is_refused_by_name(world: World, policy: str) -> None:
+    for name, value in SET.items():
+        body: dict[str, Any] = {"messages": TALK[-1:], "context": {"policy": policy, name: value}}
+        if name in READ[policy]:
+            await ask(world, **body)
+            continue
+        refused = error(await world.client.post("/generate", json=body), 422, "unsupported_field")["error"]
+        assert f"`context.{name}` cannot act with policy {policy}" in refused
+        asked = {**body, "model": "demo", "max_tokens": 5}
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            told = (await world.client.post(path, json=asked)).json()["error"]
+            assert told["param"] == f"context.{name}"
+
+
+async def test_what_a_default_policy_does_not_read_is_noted(serve: Serve) -> None:
+    for policy, unread in (("refuse", ["low_water", "recall_budget"]), ("window", ["recall_budget"])):
+        async with serve(context_policy=policy) as world:
+            body: dict[str, Any] = {"messages": TALK[-1:], "context": {"low_water": 0.5, "pin": ["m_0"]}}
+            body["context"]["recall_budget"] = 9
+            notes = [f"policy {policy} does not read context.{name}" for name in unread]
+            assert (await ask(world, **body))["context"]["notes"] == notes
+            session = await made(world, policy="summarise")
+            receipt = (await say(world, session, context={"recall_budget": 9}))["context"]
+            assert receipt["notes"] == ["policy summarise does not read context.recall_budget"]
 
 
 async def test_other_dialects_trim_and_say_so(world: World) -> None:

@@ -135,6 +135,34 @@ async def test_a_deleted_call_takes_its_result_along(client: Any) -> None:
     assert [item.type for item in await items(client, made.id)] == ["message", "message"]
 
 
+async def test_a_stale_client_changes_no_conversation(world: World, client: Any) -> None:
+    made = await world.client.post("/v1/conversations", json={"items": [said("user", "안녕")]})
+    path, known = f"/v1/conversations/{made.json()['id']}", made.headers["etag"]
+    [item] = (await world.client.get(f"{path}/items")).json()["data"]
+    changed = await world.client.post(path, json={"metadata": {"order": "7"}}, headers={"If-Match": known})
+    assert changed.status_code == 200 and changed.headers["etag"] != known
+    more = {"items": [said("user", "more")]}
+    for method, place, body in (
+        ("POST", "", {"metadata": None}),
+        ("POST", "/items", more),
+        ("DELETE", f"/items/{item['id']}", None),
+        ("DELETE", "", None),
+    ):
+        stale = await world.client.request(method, path + place, json=body, headers={"If-Match": known})
+        assert (stale.status_code, stale.json()["error"]["code"]) == (412, "stale"), place
+        wrong = await world.client.request(method, path + place, json=body, headers={"If-Match": "7"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "If-Match"), place
+    left = await world.client.get(path)
+    assert left.json()["metadata"] == {"order": "7"} and left.headers["etag"] == changed.headers["etag"]
+    assert (await world.client.get(f"{path}/items")).json()["data"] == [item]
+    now = {"If-Match": left.headers["etag"]}
+    assert (await world.client.post(f"{path}/items", json=more, headers=now)).status_code == 200
+    now = {"If-Match": (await world.client.get(path)).headers["etag"]}
+    assert (await world.client.delete(f"{path}/items/{item['id']}", headers=now)).status_code == 200
+    now = {"If-Match": (await world.client.get(path)).headers["etag"]}
+    assert (await world.client.delete(path, headers=now)).json()["deleted"]
+
+
 async def test_responses_go_on_in_their_conversation(world: World, client: Any) -> None:
     conversation = (await client.conversations.create(items=[said("user", "old"), said("assistant", "older")])).id
     says(world, THOUGHT)

@@ -192,6 +192,30 @@ async def test_no_field_leads_to_another_address(
         assert not asked_for, (name, asked_for)
 
 
+@pytest.mark.parametrize("table", TABLES, ids=named)
+async def test_an_unknown_field_is_ignored_at_every_place(
+    stage: Stage, orders: list[dict[str, Any]], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the fields of a body, and beside those of each object in it, under DOSIRAK_UNKNOWN_FIELDS=ignore."""
+    monkeypatch.setitem(stage.world.settings.__dict__, "unknown_fields", "ignore")
+    models = {name.rpartition(".")[0] for name, _ in fields(table.model)}
+    places = {"": Case("", None)}
+    for case in table.all():
+        if not case.is_refused and case.value is not None and case.wrong is ANYTHING and case.at != "status":
+            places.setdefault(case.field.rpartition(".")[0], case)
+    wrong = []
+    for above, case in places.items():
+        if dataclasses.replace(case, field=above).name not in models:
+            continue
+        body = body_of(table, case) if above else table.body
+        unknown = Case(f"{above}.zzz".lstrip("."), 1, beside=case.beside)
+        observed = await observe(stage, orders, dataclasses.replace(table, body=body), unknown)
+        told = observed["headers"].get("x-ignored-fields", "")
+        if observed["status"] >= 300 or unknown.field not in told.split(", "):
+            wrong.append(f"{unknown.field}: {told} {str(observed['answer'])[:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
 async def refused(stage: Stage, orders: list[dict[str, Any]], table: Table, case: Case) -> None:
     observed = await observe(stage, orders, table, case)
     assert observed["status"] in (400, 422), observed

@@ -92,9 +92,11 @@ async def test_it_acts(stage: Stage, case: Parameter) -> None:
 
 async def ask(stage: Stage, case: Parameter, added: dict[str, str]) -> httpx.Response:
     method, path = case.operation.split(" ")
+    if method != "get":
+        path = path.replace("{conversation_id}", await stage.filled("<conversation>"))
     path = await addressed(stage, path)
-    if path.endswith("/rollout"):
-        await stage.post(path, {"candidate": "3", "weight": 10, "override": True}, "PUT")
+    if "/rollout" in path:
+        await stage.post(path.removesuffix("/promote"), {"candidate": "3", "weight": 10, "override": True}, "PUT")
     beside = {name: text for name, text in case.beside.items() if name != case.name}
     as_headers = case.is_header or "anthropic-version" in beside
     headers = {**(added if case.is_header else {}), **(beside if as_headers else {})}

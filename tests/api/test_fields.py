@@ -107,6 +107,64 @@ async def test_ignored_fields_are_named_in_a_header(serve: Serve) -> None:
         assert odd.status_code == 200 and odd.headers["x-ignored-fields"].isascii()
 
 
+async def test_parts_forms_and_tensors_are_read_as_every_body(serve: Serve) -> None:
+    part = {"type": "text", "text": "hello"}
+    parts = [{**part, "cache_control": {}}, part, *({**part, f"x{n}": 1} for n in range(12))]
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["hello"]}
+    other = {**tensor, "name": "banana"}
+    upload: dict[str, Any] = {"data": {"purpose": "batch", "zzz": "1"}, "files": {"file": ("a.jsonl", b"{}\n")}}
+    infer = {"inputs": [{**tensor, "mood": 1}, other], "parameters": {"mood": 1}}
+    talk = {"messages": [{"role": "user", "content": parts}]}
+    named = ", ".join(f"messages[0].content[{n + 2}].x{n}" for n in range(12))
+    for path, sent, told in (
+        ("/v1/chat/completions", {"json": talk}, f"messages[0].content[0].cache_control, {named}"),
+        ("/v1/files", upload, "zzz"),
+        ("/v2/models/demo/infer", {"json": infer}, "inputs[0].mood, banana, parameters.mood"),
+        ("/v2/models/demo/generate", {"json": {"text_input": "x", "parameters": {"mood": 1}}}, "parameters.mood"),
+    ):
+        async with serve() as world:
+            refused = await world.client.post(path, **sent)
+            assert refused.status_code == 400 and f"`{told.split(', ')[0]}` is not a field" in refused.text
+        async with serve(unknown_fields="ignore") as world:
+            answer = await world.client.post(path, **sent)
+            assert answer.status_code == 200, answer.text
+            assert sorted(answer.headers["x-ignored-fields"].split(", ")) == sorted(told.split(", "))
+
+
+@pytest.mark.parametrize("setting", ["refuse", "ignore"])
+@pytest.mark.parametrize(
+    ("path", "body", "misplaced", "home"),
+    [
+        ("/generate", {"inputs": "x", "temperature": 0.9}, "temperature", "parameters.temperature"),
+        ("/generate", {"inputs": "x", "parameters": {"stream": True}}, "parameters.stream", "stream"),
+        ("/generate", {"inputs": "x", "zzz": 1, "max_new_tokens": 1}, "max_new_tokens", "parameters.max_new_tokens"),
+        ("/v1/chat/completions", {**ASK, "include_usage": True}, "include_usage", "stream_options.include_usage"),
+        ("/v1/responses", {"input": "x", "format": {"type": "text"}}, "format", "text.format"),
+        ("/api/chat", {"model": "demo", **ASK, "num_ctx": 64}, "num_ctx", "options.num_ctx"),
+        ("/api/chat", {"model": "demo", **ASK, "options": {"think": False}}, "options.think", "think"),
+    ],
+)
+async def test_a_known_field_at_another_place_is_refused_with_its_place(
+    serve: Serve, setting: str, path: str, body: dict[str, Any], misplaced: str, home: str
+) -> None:
+    async with serve(unknown_fields=setting) as world:
+        if setting == "refuse":
+            body = {name: value for name, value in body.items() if name != "zzz"}
+        answer = await world.client.post(path, json=body)
+        assert answer.status_code in (400, 422)
+        assert f"`{misplaced}` is not a field at this place: send it as `{home}`" in answer.text
+
+
+async def test_a_name_that_many_objects_have_is_an_unknown_field(serve: Serve) -> None:
+    async with serve(unknown_fields="ignore") as world:
+        for path, body in (
+            ("/v1/responses", {"input": "x", "id": "1", "type": "response.create"}),
+            ("/v1/chat/completions", {"messages": [{**ASK["messages"][0], "id": "1", "model": "demo"}]}),
+        ):
+            answer = await world.client.post(path, json=body)
+            assert answer.status_code == 200 and answer.headers["x-ignored-fields"].count("id") == 1
+
+
 async def test_known_fields_are_still_refused(serve: Serve) -> None:
     async with serve(unknown_fields="ignore") as world:
         for field, value in (("verbosity", "low"), ("temperature", 9), ("messages", [])):

@@ -229,6 +229,17 @@ async def test_top_tokens_and_prefill(world: World) -> None:
     assert [token["logprob"] is None for token in details["prefill"]] == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "shown"), [({"top_n_tokens": 2}, "top_tokens"), ({"decoder_input_details": True}, "prefill")]
+)
+async def test_tokens_that_are_wanted_are_told_without_details(
+    world: World, parameters: dict[str, Any], shown: str
+) -> None:
+    for beside in ({}, {"details": False}):
+        details = (await ask(world, inputs="abc", parameters={**parameters, **beside}))["details"]
+        assert details[shown] and details["tokens"][0]["logprob"] is not None
+
+
 async def test_request_id_of_body_and_header(world: World) -> None:
     response = await world.client.post("/generate", json={"inputs": "x", "request_id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
@@ -252,6 +263,84 @@ async def test_triton_is_answered_in_its_shape(world: World) -> None:
     parameters = {"max_tokens": 3, "bad_words": [""], "stop_words": [""]}
     body = await ask(world, text_input="hi", parameters=parameters, stream=False)
     assert body == {"model_name": "demo", "model_version": "1", "text_output": "안녕하세요, "}
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/v1/context/preview"])
+async def test_what_tritons_shape_has_no_place_for_is_refused_by_name(world: World, path: str) -> None:
+    unshown: dict[str, Any] = {"n": 3, "details": True, "decoder_input_details": True, "top_n_tokens": 2}
+    for name, value in {**unshown, "return_full_text": True}.items():
+        response = await world.client.post(path, json={"text_input": "hi", "parameters": {name: value}})
+        assert f"`parameters.{name}` " in error(response, 422, "unsupported_field")["error"]
+    assert world.engine.requests == []
+    none: dict[str, Any] = {"n": 1, "best_of": 1, "details": False, "top_n_tokens": 0, "return_full_text": False}
+    await ask(world, path=path.replace("_stream", ""), text_input="hi", parameters=none)
+
+
+@pytest.mark.parametrize("words", ["", [""], ["", ""], []])
+async def test_empty_words_of_triton_ask_for_nothing(world: World, words: Any) -> None:
+    body = await ask(world, text_input="hi", parameters={"bad_words": words, "stop_words": words})
+    assert body["text_output"] == REPLY
+
+
+async def test_a_stream_says_how_to_get_an_answer_in_one_piece(world: World) -> None:
+    """What is sent already is no advice."""
+    for path, advice in (("/generate", "or send stream false"), ("/generate_stream", "to /generate with stream false")):
+        body = {"inputs": "hi", "stream": path == "/generate", "parameters": {"best_of": 2}}
+        refused = error(await world.client.post(path, json=body), 422, "unsupported_field")["error"]
+        assert "`parameters.best_of`" in refused and refused.endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/generate", {"inputs": "x", "parameters": {"min_new_tokens": 200}}, "parameters.min_new_tokens"),
+        ("/v1/context/preview", {"inputs": "x", "parameters": {"min_new_tokens": 200}}, "parameters.min_new_tokens"),
+        ("/v2/models/demo/generate", {"text_input": "x", "min_tokens": 200}, "min_tokens"),
+        ("/v2/models/demo/generate", {"text_input": "x", "parameters": {"min_length": 200}}, "min_length"),
+    ],
+)
+async def test_a_minimum_above_the_default_maximum_is_refused_with_its_number(
+    world: World, path: str, body: dict[str, Any], name: str
+) -> None:
+    response = await world.client.post(path, json=body)
+    assert response.status_code in (400, 422)
+    assert f"`{name}` is 200, and without max_new_tokens an answer has at most 128" in response.json()["error"]
+    assert world.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/chat/completions", {"messages": CHAT, "min_tokens": WINDOW}, "min_tokens"),
+        (
+            "/generate",
+            {
+                "inputs": "a" * 300,
+                "parameters": {"min_new_tokens": 400, "max_new_tokens": 400},
+                "context": {"reserve_output_tokens": 10},
+            },
+            "parameters.min_new_tokens",
+        ),
+    ],
+)
+async def test_a_minimum_past_the_window_is_refused_with_the_room_that_is_left(
+    world: World, path: str, body: dict[str, Any], name: str
+) -> None:
+    response = await world.client.post(path, json=body)
+    told = response.json()["error"]
+    sentence, least = (told["message"] if isinstance(told, dict) else told), 400 if "inputs" in body else WINDOW
+    assert response.status_code in (400, 422) and f"`{name}` is {least}, and " in sentence
+    assert world.engine.requests == []
+    if "inputs" in body:
+        preview = await ask(world, path="/v1/context/preview", **body)
+        numbers = {"window": WINDOW, "needed_tokens": 700, "reserve": 400, "prompt_tokens": 300}
+        assert preview["would_refuse"] and preview | numbers == preview
+
+
+async def test_a_minimum_that_fits_is_kept_whole(world: World) -> None:
+    body: dict[str, Any] = {"messages": CHAT, "min_tokens": 300}
+    assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert world.engine.requests[-1].params.min_tokens == 300
 
 
 async def test_overflow_names_its_numbers(world: World) -> None:

@@ -142,6 +142,12 @@ async def test_what_langchain_sends_with_every_request(served: tuple[World, Any]
     assert [each async for each in await client.text_generation(PROMPT, **asked, stream=True)]
 
 
+@pytest.mark.asyncio(loop_scope="module")
+async def test_likeliest_tokens_without_details_leave_the_text_as_it_is(served: tuple[World, Any]) -> None:
+    """The client sends `top_n_tokens` then, and reads the text alone."""
+    assert await served[1].text_generation(PROMPT, top_n_tokens=1) == REPLY
+
+
 async def test_an_adapter_is_named_as_a_model(tmp_path: Path) -> None:
     for name in ("demo", "adapter"):
         publish(Repository(tmp_path), name)

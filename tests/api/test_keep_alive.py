@@ -13,7 +13,7 @@ from huggingface_hub import AsyncInferenceClient
 
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
-from service.engine.client.client import EngineFailed
+from service.engine.client.engine import EngineFailed
 from service.generation.bounds import build
 from service.generation.request import GenerationRequest
 from tests.api.conftest import Serve

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,31 @@ async def test_a_key_ends_by_itself_and_a_change_acts_at_once(world: World) -> N
     assert (await world.client.delete(f"/v1/keys/{id}", headers=bearer)).status_code == 204
     assert not await passes(world, bearer)
     assert (await world.client.get(f"/v1/keys/{id}", headers=OPERATOR)).status_code == 404
+
+
+async def test_a_change_of_one_limit_leaves_the_others(world: World) -> None:
+    id, _ = await made(world, limits={"requests_per_day": 5, "tokens_per_day": 50})
+    absent = dict.fromkeys(("requests_per_minute", "tokens_per_minute", "concurrent"))
+    for limits, left in (
+        ({"concurrent": 2}, {"requests_per_day": 5, "tokens_per_day": 50, "concurrent": 2}),
+        ({"requests_per_day": None}, {"requests_per_day": None, "tokens_per_day": 50, "concurrent": 2}),
+        ({}, {"requests_per_day": None, "tokens_per_day": 50, "concurrent": 2}),
+    ):
+        changed = await world.client.patch(f"/v1/keys/{id}", json={"limits": limits}, headers=OPERATOR)
+        assert changed.json()["limits"] == absent | left
+        assert (await world.client.get(f"/v1/keys/{id}", headers=OPERATOR)).json()["limits"] == absent | left
+    changed = await world.client.patch(f"/v1/keys/{id}", json={"limits": None}, headers=OPERATOR)
+    assert changed.json()["limits"] is None
+    changed = await world.client.patch(f"/v1/keys/{id}", json={"limits": {"concurrent": 3}}, headers=OPERATOR)
+    assert changed.json()["limits"] == absent | {"requests_per_day": None, "tokens_per_day": None, "concurrent": 3}
+
+
+async def test_changes_of_limits_at_one_time_all_count(world: World) -> None:
+    id, _ = await made(world)
+    limits = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day", "concurrent")
+    patch = partial(world.client.patch, f"/v1/keys/{id}", headers=OPERATOR)
+    await asyncio.gather(*(patch(json={"limits": {name: 7}}) for name in limits))
+    assert (await world.client.get(f"/v1/keys/{id}", headers=OPERATOR)).json()["limits"] == dict.fromkeys(limits, 7)
 
 
 async def test_an_end_may_be_the_last_moment_there_is(world: World) -> None:

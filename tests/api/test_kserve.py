@@ -134,8 +134,14 @@ async def test_stop_words_end_the_answer(world: World, body: dict[str, Any]) -> 
     assert (await generate(world, **body)).json()["text_output"] == "안녕하세요, 도시락 "
 
 
+async def test_empty_stop_words_beside_others_ask_for_nothing(world: World) -> None:
+    for words in (["", "하나"], ["하나", "", ""], ["", *["☂"] * 15, "하나"]):
+        assert (await generate(world, stop_words=words)).json()["text_output"] == "안녕하세요, 도시락 "
+    assert "`bad_words` cannot act" in error(await generate(world, bad_words=["", "x"]), 400)
+
+
 NOTHING: list[dict[str, Any]] = [
-    *({"stop_words": none, "bad_words": none} for none in (None, "", [], [""])),
+    *({"stop_words": none, "bad_words": none} for none in (None, "", [], [""], ["", ""])),
     {"parameters": None, "id": None, "stream": None, "max_tokens": None},
     {"parameters": {"max_tokens": 64, "bad_words": [""], "stop_words": [""]}, "stream": False},
     {"parameters": {"stream": False, "temperature": 0}},
@@ -152,7 +158,7 @@ async def test_what_asks_for_nothing_is_taken(shared: World, body: dict[str, Any
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text_input": ""}, "`text_input` holds no token"),
     ({"model": "demo"}, "`model` is not a field"),
-    ({"parameters": {"max_tokenz": 4}}, "`max_tokenz` is not a field"),
+    ({"parameters": {"max_tokenz": 4}}, "`parameters.max_tokenz` is not a field"),
     ({"parameters": []}, "`parameters` must be an object"),
     ({"parameters": {"text_input": "y"}}, "`parameters.text_input`"),
     ({"parameters": {"max_tokens": 4}, "max_tokens": 4}, "`parameters.max_tokens` stands beside"),
@@ -161,6 +167,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop_words": ["a" * 65]}, "`stop_words[0]` must have at most 64"),
     ({"n": 2}, "`n` must be 1"),
     ({"details": True}, "`details` adds"),
+    ({"min_tokens": 4, "max_tokens": 3}, "`min_tokens` must not be larger than max_tokens"),
+    ({"min_length": 4, "parameters": {"max_new_tokens": 3}}, "`min_length` must not be larger than max_new_tokens"),
+    ({"grammar": {"type": "regex", "value": "a"}, "min_tokens": 1}, "`min_tokens` cannot act beside `grammar.value`"),
+    ({"grammar": {"type": "regex", "value": "("}}, "`grammar.value` cannot be followed"),
     ({"parameters": {"stream": True}}, "generate_stream"),
     ({"text_input": "a" * WINDOW}, f"the window has {WINDOW}"),
 ]
@@ -190,6 +200,15 @@ async def test_a_stream_is_what_the_route_says(world: World, stream: bool | None
 async def test_without_stream_it_is_one_event(world: World) -> None:
     body = {"text_input": "x", "id": "1", "parameters": {"stream": False}}
     assert events(await world.client.post(f"{DEMO}/generate_stream", json=body)) == [{"id": "1", **ANSWER}]
+
+
+async def test_without_stream_the_event_has_the_likeliest_of_several_answers(world: World) -> None:
+    body: dict[str, Any] = {"text_input": "x", "best_of": 3, "seed": 1, "temperature": 1.0}
+    whole = (await world.client.post(f"{DEMO}/generate", json=body)).json()
+    streamed = await world.client.post(f"{DEMO}/generate_stream", json={**body, "stream": False})
+    assert events(streamed) == [whole]
+    refused = await world.client.post(f"{DEMO}/generate_stream", json=body)
+    assert error(refused, 400) == "`best_of` cannot act in a stream: remove it, or send stream false"
 
 
 async def test_a_failure_in_mid_stream_is_the_last_event(serve: Serve) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from models.repository.repository import Repository
-from service.engine.client.client import EngineFailed
+from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason
 from tests.api.conftest import KEY, Serve
 from tests.api.ollama import CHAT, ROUTES, ask, lines, refused, text_of

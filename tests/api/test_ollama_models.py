@@ -149,6 +149,45 @@ async def test_an_empty_request_loads_and_unloads(world: World, path: str, nothi
     assert (await world.client.post(path, json={"model": "demo:2", **nothing}, headers=headers)).status_code == 400
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fields"),
+    [
+        ("/api/generate", {"prompt": "a"}, {"options": {"num_ctx": 100000}}),
+        ("/api/generate", {"prompt": "a"}, {"options": {"num_ctx": 64, "num_predict": 100000}}),
+        ("/api/generate", {"prompt": "a"}, {"think": "high"}),
+        ("/api/generate", {"prompt": "a"}, {"format": {"type": "string", "format": "iri"}}),
+        ("/api/generate", {"prompt": "a"}, {"format": {"type": "string", "pattern": "(?=a)"}}),
+        ("/api/generate", {"prompt": "a", "raw": True}, {"raw": True, "options": {"num_ctx": 100000}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}]}, {"options": {"num_ctx": 100000}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}]}, {"tools": [TOOL, TOOL]}),
+        ("/api/embed", {"input": "a"}, {"options": {"num_ctx": 100000}}),
+        ("/api/embed", {"input": "a"}, {"dimensions": 60000}),
+        ("/api/embeddings", {"prompt": "a"}, {"options": {"num_ctx": 100000}}),
+    ],
+)
+async def test_a_load_refuses_what_a_text_would_be_refused_with(
+    world: World, path: str, text: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    body = {"model": "demo:2", "stream": False, **fields}
+    if path.startswith("/api/embed"):
+        del body["stream"]
+    answered, loading = [await world.client.post(path, json={**body, **each}) for each in (text, {})]
+    assert loading.status_code == answered.status_code == 400
+    assert loading.json() == answered.json()
+
+
+async def test_a_load_takes_what_a_text_would_be_answered_with(world: World) -> None:
+    options = {"num_ctx": 64, "temperature": 0.5, "num_predict": 8}
+    shown = await keep(world, "demo:2", "5m", options=options, format="json", system="Be short.")
+    assert (shown["done_reason"], shown["model"]) == ("load", "demo:2")
+    assert left((await running(world))["demo:2"]) > timedelta(minutes=4)
+    assert not world.engine.requests
+    assert (await keep(world, "demo:2", 0, options={"num_ctx": 100000}))["done_reason"] == "unload"
+
+
 async def test_an_empty_request_names_a_model_that_is_there(world: World) -> None:
     for keep_alive in (None, 0):
         response = await world.client.post("/api/generate", json={"model": "nope", "keep_alive": keep_alive})

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.client.client import EngineFailed, EngineState
+from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.protocol.messages import Profiled
 from service.observability.profiles.profile import MOST_KEPT, ProfileFiles
 from tests.api.reading import error

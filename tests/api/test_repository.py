@@ -14,6 +14,7 @@ from models.repository.disk.journal import History
 from models.repository.intervals import Interval
 from models.repository.report import Amounts
 from models.repository.repository import Repository
+from service.storage.cursors import encode
 from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving
@@ -51,9 +52,23 @@ async def test_models_are_listed_in_pages_and_searched(world: World) -> None:
     assert [each["name"] for each in (await world.client.get(MODELS, params={"query": "OTH"})).json()["data"]] == [
         "other"
     ]
-    assert [each["name"] for each in (await world.client.get(MODELS, params={"cursor": "demo"})).json()["data"]] == [
-        "other"
-    ]
+
+
+async def test_models_come_by_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.repository.routes.PAGE", 1)
+    publish(world.deployments.repository, "other")
+    names, cursor = list[str](), dict[str, str]()
+    for _ in range(2):
+        page = (await world.client.get(MODELS, params=cursor)).json()
+        names += [each["name"] for each in page["data"]]
+        cursor = {"cursor": page["next_cursor"]}
+    assert names == ["demo", "other"] and page["next_cursor"] is None
+
+
+@pytest.mark.parametrize("cursor", ["demo", "nope", "", encode("versions", "demo", ""), encode("models", 7, "")])
+async def test_a_wrong_cursor_of_models_is_named(world: World, cursor: str) -> None:
+    refused = error(await world.client.get(MODELS, params={"cursor": cursor}), 422, "invalid_request")
+    assert "`cursor` is not one of this list" in refused["error"]
 
 
 async def test_versions_come_by_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,15 +140,38 @@ async def test_a_report_with_intervals_is_shown_whole(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["nobody", "demo/versions/9", "..%2fdemo", "demo/versions/9/verify", "demo/aliases/canary"]
+    "path",
+    [
+        "nobody",
+        "nobody/aliases",
+        "nobody/aliases/production/history",
+        "nobody/aliases/production/rollback",
+        "demo/versions/9",
+        "..%2fdemo",
+        "demo/versions/9/verify",
+        "demo/aliases/canary",
+    ],
 )
 async def test_what_is_not_there_is_named(world: World, path: str) -> None:
-    method = "POST" if path.endswith("verify") else "GET"
+    method = "POST" if path.endswith(("verify", "rollback")) else "GET"
     response = await world.client.request(method, f"{MODELS}/{path}")
     if "%2f" in path:  # a route of its own to the server
         assert response.status_code == 404
     else:
         error(response, 404, "not_found")
+
+
+async def test_the_history_of_a_model_stays_when_its_last_version_is_deleted(world: World) -> None:
+    repository, url = world.deployments.repository, f"{MODELS}/other/aliases"
+    publish(repository, "other")
+    assert (await world.client.get(url)).json() == {"data": {}}
+    assert (await world.client.get(f"{url}/canary/history")).json() == {"data": []}
+    repository.promote("other", "canary", "1", "a test")
+    repository.remove_alias("other", "canary", "over")
+    repository.delete("other", "1")
+    assert (await world.client.get(url)).json() == {"data": {}}
+    changes = (await world.client.get(f"{url}/canary/history")).json()["data"]
+    assert [each["action"] for each in changes] == ["promote", "remove"]
 
 
 async def test_a_changed_byte_is_named(world: World) -> None:
@@ -320,6 +358,16 @@ async def test_an_import_is_a_job(world: World) -> None:
     assert [each["id"] for each in (await world.client.get("/v1/jobs")).json()["data"]] == [job["id"]]
     assert (await world.client.delete(f"/v1/jobs/{job['id']}")).status_code == 409
     assert (await world.client.get("/v1/jobs/none")).status_code == 404
+
+
+async def test_a_conversion_that_cannot_be_is_refused_before_its_job(world: World) -> None:
+    for version, body, status, code, sentence in (
+        (2, {"group_size": 128}, 422, "invalid_request", "int8 has no groups; leave group_size out, or choose int4"),
+        (3, {"precision": "int4"}, 409, "conflict", "demo:3 is int8 and cannot become int4"),
+    ):
+        refused = await world.client.post(f"{MODELS}/demo/versions/{version}/quantize", json=body)
+        assert sentence in error(refused, status, code)["error"]
+    assert (await world.client.get("/v1/jobs")).json()["data"] == []
 
 
 async def test_an_adapter_s_base_must_be_there(world: World) -> None:

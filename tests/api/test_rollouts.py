@@ -226,6 +226,40 @@ async def test_a_candidate_that_was_found_worse_in_its_trial_is_promoted_only_wi
     assert (change["version"], change["reason"]) == ("2", "it is hot") and "perplexity" in change["overridden"][0]
 
 
+async def test_a_client_that_knows_another_version_changes_no_rollout(world: World) -> None:
+    publish(world.deployments.repository, other={"number": 3})
+    stale, known = {"If-Match": '"2"'}, {"If-Match": '"1"'}
+    body = {"candidate": "2", "weight": 5}
+    error(await world.client.delete(URL, headers=stale), 412, "stale")
+    error(await world.client.put(URL, json=body, headers=stale), 412, "stale")
+    assert (await world.client.get(URL)).status_code == 404
+    assert (await world.client.put(URL, json=body, headers=known)).headers["etag"] == '"1"'
+    error(await world.client.put(URL, json={**body, "weight": 50}, headers=stale), 412, "stale")
+    error(await world.client.delete(URL, headers=stale), 412, "stale")
+    error(await world.client.post(f"{URL}/promote", json={}, headers=stale), 412, "stale")
+    shown = await world.client.get(URL)
+    assert shown.headers["etag"] == '"1"' and shown.json()["rollout"]["weight"] == 5
+    assert (await world.client.delete(URL, headers=known)).headers["etag"] == '"1"'
+    await world.client.put(URL, json=body)
+    assert (await world.client.post(f"{URL}/promote", json={}, headers=known)).headers["etag"] == '"2"'
+    assert (await world.client.get(URL)).headers["etag"] == '"2"'
+    error(await world.client.post(f"{URL}/promote", json={}, headers=known), 412, "stale")
+
+
+async def test_what_a_change_does_not_send_stays_as_it_runs(world: World) -> None:
+    guards = {"error_rate": 0.5, "min_requests": 7}
+    began = await begin(world, weight=5, sticky=False, shadow=True, guards=guards)
+    put = (await world.client.put(URL, json={"candidate": "2", "weight": 50})).json()
+    assert put | {"observed": 0} == began | {"weight": 50, "observed": 0}
+    sent = {"shadow": False, "guards": {"min_requests": 9, "error_rate": None}}
+    put = (await world.client.put(URL, json={"candidate": "2", "weight": 50, **sent})).json()
+    assert (put["sticky"], put["shadow"]) == (False, False)
+    assert put["guards"] == {"error_rate": 0.5, "min_requests": 9, "ttft_p95_ratio": 3.0}
+    await world.client.delete(URL)
+    again = (await world.client.put(URL, json={"candidate": "2", "weight": 50})).json()
+    assert (again["sticky"], again["shadow"], again["guards"]["error_rate"]) == (True, False, 0.05), "it is a new one"
+
+
 async def test_an_alias_that_is_moved_by_hand_ends_the_rollout(world: World) -> None:
     await begin(world, weight=100)
     await world.client.put(ALIAS, json={"version": "2", "reason": "by hand"})

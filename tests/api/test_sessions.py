@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -158,6 +159,17 @@ async def test_a_stale_writer_is_told(world: World) -> None:
     response = await world.client.patch(f"{SESSIONS}/{session}", json={"title": "x"}, headers={"If-Match": '"2"'})
     assert response.json()["title"] == "x" and response.headers["etag"] == '"3"'
     error(await world.client.patch(f"{SESSIONS}/{session}", json={}, headers={"If-Match": "2"}), 422, "invalid_request")
+
+
+async def test_a_session_that_has_changed_is_not_forked(world: World) -> None:
+    session = await made(world)
+    await say(world, session)
+    fork = partial(
+        world.client.post, f"{SESSIONS}/{session}/fork", json={"at": (await messages(world, session))[0]["id"]}
+    )
+    error(await fork(headers={"If-Match": '"1"'}), 412, "stale")
+    assert len((await world.client.get(SESSIONS)).json()["data"]) == 1
+    assert (await fork(headers={"If-Match": '"2"'})).headers["etag"] == '"1"'
 
 
 async def test_null_takes_each_field_away(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.engine.client.client import EngineFailed
+from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error

@@ -178,6 +178,11 @@ REFUSED: list[tuple[list[Any], dict[str, Any], str]] = [
     ([PROMPT, tensor("max_tokens", "INT32", 3.5)], {}, "not INT32"),
     ([PROMPT, tensor("max_tokens", "INT32", True)], {}, "not INT32"),
     ([PROMPT, tensor("max_tokens", "BYTES", 3)], {}, "not BYTES"),
+    ([PROMPT, tensor("seed", "UINT8", 300)], {}, "'seed' has an element that is not UINT8"),
+    ([PROMPT, tensor("seed", "UINT64", -1)], {}, "'seed' has an element that is not UINT64"),
+    ([PROMPT, tensor("max_tokens", "INT16", 2**15)], {}, "not INT16"),
+    ([PROMPT, tensor("temperature", "FP16", 70000.0)], {}, "not FP16"),
+    ([PROMPT, tensor("temperature", "FP32", 1e39)], {}, "not FP32"),
     ([PROMPT, tensor("temperature", "FP32", "0.5")], {}, "not FP32"),
     ([PROMPT, tensor("temperature", "FP32", {})], {}, "not FP32"),
     ([PROMPT, tensor("temperature", "BF16", 0.5)], {}, "`inputs[1].datatype`"),
@@ -206,6 +211,19 @@ async def test_what_cannot_act_is_refused_by_name(
 ) -> None:
     assert sentence in error(await infer(world, *inputs, **body), 400)
     assert world.engine.requests == []
+
+
+@pytest.mark.parametrize("words", [["", ""], ["", "하나"], [""]])
+async def test_empty_words_in_a_tensor_ask_for_nothing(world: World, words: list[str]) -> None:
+    answer = await infer(world, PROMPT, tensor("stop_words", "BYTES", *words))
+    [text] = answer.json()["outputs"][0]["data"]
+    assert text == ("안녕하세요, 도시락 " if "하나" in words else REPLY)
+
+
+@pytest.mark.parametrize(("datatype", "seed"), [("UINT8", 255), ("INT8", 127), ("UINT32", 2**32 - 1), ("INT64", 2**62)])
+async def test_the_largest_elements_of_a_datatype_fit(world: World, datatype: str, seed: int) -> None:
+    assert (await infer(world, PROMPT, tensor("seed", datatype, seed))).status_code == 200
+    assert world.engine.requests[-1].params.seed == seed
 
 
 X = in_bytes("text_input", "BYTES", element("x"))

@@ -144,6 +144,8 @@ def test_what_the_routes_refuse_is_refused_with_their_words(client: bentoml.Sync
         wrong_number = http.post("/bento/generate", json={"prompt": PROMPT, "max_new_tokens": 0})
         assert wrong_number.status_code == 422 and "max_new_tokens" in wrong_number.json()["error"]
         assert wrong_number.headers["x-request-id"]
+        answered = http.post("/bento/generate", json={"prompt": PROMPT, "max_new_tokens": 1})
+        assert answered.headers["x-model-version"] == "demo:2" and answered.headers["x-context-truncated"] == "false"
 
 
 def test_a_refusal_shows_no_word_of_the_prompt_in_the_log(served: Server) -> None:

@@ -55,7 +55,7 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     url, port = f"file://{tmp_path}/store", free_port()
     SharedStore.init(url)
     database = f"postgresql+asyncpg://127.0.0.1:{port}/nobody"
-    logged, said = refusal(tmp_path / "data", DOSIRAK_STORE_URL=url, DOSIRAK_DATABASE_URL=database).splitlines()
+    said, logged = refusal(tmp_path / "data", DOSIRAK_STORE_URL=url, DOSIRAK_DATABASE_URL=database).splitlines()
     assert "records_unreachable" in logged and str(port) in logged, "the database's own words are in the log"
     assert said.startswith("error: The shared records cannot be had now, for the database of DOSIRAK_DATABASE_URL ")
 

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineFailed
 from service.engine.client.replicas import Replicas
 from service.engine.client.restart_policy import DEFAULT_POLICY
 from service.engine.protocol.messages import FinishReason, Request, StepOutput

@@ -19,14 +19,15 @@ from typing import Any
 import psutil
 import pytest
 
-from service.engine.client.client import EngineClient, EngineFailed, EngineState
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.process import EngineProcess, Started
 from service.engine.client.restart_policy import DEFAULT_POLICY, RestartPolicy
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.frames import FrameReader, decode_from_engine, encode
 from service.engine.protocol.messages import (
     Abort,
     Add,
-    EngineConfig,
     EngineStats,
     Fatal,
     FinishReason,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import Profile
 from service.errors import Unavailable
 from tests.fakes import make_request

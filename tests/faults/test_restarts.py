@@ -15,7 +15,8 @@ import pytest
 from models.manifest import Manifest
 from service.deployments.deployment import DeploymentState
 from service.deployments.engine_options import EngineOptions
-from service.engine.client.client import EngineClient, EngineState
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineState
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import POISON, QUICK, answer, client_of, engine, kill

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,27 @@ async def test_locked(store: SessionStore, tmp_path: Path) -> None:
     holder.close()
     await say(store, "ann", session.id, "after")
     assert await contents(store, "ann", session.id) == ["after", "네"]
+
+
+@pytest.mark.parametrize("stands_still", [True, False])
+async def test_a_process_that_stood_still_has_waited_for_nothing(store: SessionStore, stands_still: bool) -> None:
+    database = store._database
+
+    async def write(seconds: float) -> None:
+        async with database.writing():
+            await asyncio.sleep(seconds)
+
+    first = asyncio.create_task(write(PATIENCE / 8 if stands_still else 20.0))
+    await asyncio.sleep(0.01)
+    second = asyncio.create_task(write(0))
+    await asyncio.sleep(0.01)
+    if stands_still:
+        time.sleep(3 * PATIENCE)  # noqa: ASYNC251 - the whole process stands still
+        await asyncio.gather(first, second)
+    else:
+        with pytest.raises(Unavailable, match="busy"):
+            await second
+        first.cancel()
 
 
 async def test_full(store: SessionStore) -> None:

@@ -25,7 +25,8 @@ from models import __version__
 from models.repository.repository import Repository
 from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_options import EngineOptions
-from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineFailed
 from service.engine.kinds.kinds import kind_of
 from service.engine.protocol.messages import Request, SamplingParams, StepOutput
 from service.engine.vllm.lines import Join, Order, Phase, Prepared, Refused

@@ -15,11 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from service.engine.client.client import EngineClient, EngineFailed
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import EngineFailed
 from service.engine.client.restart_policy import DEFAULT_POLICY, RestartPolicy
 from service.engine.kinds.environment import vllm_environment
 from service.engine.kinds.kinds import VLLM_WORKER, kind_of
-from service.engine.protocol.messages import EngineConfig, FinishReason, Profile, Request, SamplingParams, StepOutput
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import FinishReason, Profile, Request, SamplingParams, StepOutput
 from service.errors import EngineKilled
 from tests.fake_vllm import DIE, HANG, RAISE, expected, interpreter
 from tests.fakes import tokens_of

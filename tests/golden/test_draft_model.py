@@ -12,7 +12,8 @@ import pytest
 
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import DraftConfig, Request, SamplingParams
+from service.engine.protocol.config import DraftConfig
+from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.runner import draft_model
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer

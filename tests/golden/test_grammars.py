@@ -15,7 +15,8 @@ import pytest
 
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import DraftConfig, FinishReason, Request, SamplingParams
+from service.engine.protocol.config import DraftConfig
+from service.engine.protocol.messages import FinishReason, Request, SamplingParams
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation

@@ -15,8 +15,9 @@ import pytest
 
 from service.engine.client.client import EngineClient
 from service.engine.client.process import WORKER
-from service.engine.protocol.messages import EngineConfig, Profile, Profiled, SamplingParams
-from service.engine.protocol.profiling import Profiler
+from service.engine.process.profiler import Profiler
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import Profile, Profiled, SamplingParams
 from service.engine.runner.native.library import library
 from service.engine.runner.native.marks import PHASES
 from service.observability.profiles.trace import Measured, differences, join

@@ -15,16 +15,17 @@ from models.imports.importing import import_source
 from models.repository.repository import Repository
 from models.weights.loading import load_model
 from models.weights.quantize import quantize
-from service.engine.client.client import Engine, EngineClient
+from service.engine.client.client import EngineClient
+from service.engine.client.engine import Engine
 from service.engine.client.replicas import Replicas
 from service.engine.client.supervisor import PackedWeights
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.loading import building
 from service.engine.runner.loading.building import build_runner
 from service.engine.runner.loading.lesson import pieces
 from service.engine.runner.native.arena import Arena, Differs
 from service.engine.runner.native.library import library
-from service.settings import engine_environment
+from service.environment import engine_environment
 from tests.fakes import make_request, tokens_of
 from tests.golden.conftest import Load
 from tests.waiting import until
@@ -46,7 +47,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         threads=1,
         max_model_len=512,
         max_num_seqs=4,
-        findings=str(repository.engine_file(manifest, "record")),
+        findings=str(repository.findings_path(manifest)),
     )
 
 

@@ -20,7 +20,8 @@ from models.weights.int8 import quantize_rows
 from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.kv_cache.offload import Offload
 from service.engine.process.core import EngineCore
-from service.engine.protocol.messages import EngineConfig, EngineInfo, Request, SamplingParams, TokenLogprobs
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo, Request, SamplingParams, TokenLogprobs
 from service.engine.runner.loading.building import build_runner
 from service.engine.runner.model_runner import ModelRunner
 from service.engine.scheduling.batching import BatchingPolicy

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, stateful
 from hypothesis import strategies as st
 
-from service.api.http.bodies import validated
+from service.api.http.fields import validated
 from service.api.sessions.feedback import FeedbackBody
 from service.errors import InvalidRequest, NotFound
 from service.storage.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
@@ -223,7 +223,7 @@ class FeedbackMachine(stateful.RuleBasedStateMachine):
         if not chat.answers:
             return
         last = at % len(chat.answers)
-        made = self.run(self.store.fork(chat.owner, chat.id, chat.answers[last].message))
+        made = self.run(self.store.copies.fork(chat.owner, chat.id, chat.answers[last].message))
         copy = Chat(made.id, chat.owner, self.clock.now.timestamp() + TTL)
         copies = [
             each for each in self.run(self.store.history(chat.owner, made.id)).messages if each.role == "assistant"

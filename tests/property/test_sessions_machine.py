@@ -223,7 +223,7 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         id, owner = self.pick(which, own)
         message = self.message(id, at)
         self.clock.move(0.001)
-        call = self.stores[store].fork(owner, id, message.id)
+        call = self.stores[store].copies.fork(owner, id, message.id)
         if message.role == "none":
             with pytest.raises(NotFound):
                 self.run(call)
@@ -242,9 +242,9 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
     def carry_over(self, store: int, own: bool, to: str, which: int) -> None:
         id, owner = self.pick(which, own)
         self.clock.move(0.001)
-        if (done := self.call(id, owner, self.stores[store].export(owner, id))) is None:
+        if (done := self.call(id, owner, self.stores[store].copies.export(owner, id))) is None:
             return
-        made = self.run(self.stores[1 - store].import_lines(to, done[1]))
+        made = self.run(self.stores[1 - store].copies.import_lines(to, done[1]))
         copies = self.new(made)
         assert [(each.role, each.content, each.pinned) for each in copies] == [
             (each.role, each.content, each.pinned) for each in done[0].messages

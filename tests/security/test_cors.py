@@ -24,7 +24,6 @@ APP = "https://app.example"
 KEY = "secret"
 OTHERS = ("https://evil.com", "http://app.example", "https://app.example.evil.com", "https://APP.example", "null", "")
 ROUTES = sorted({(method, route.path) for route in documented() for method in route.methods or ()})
-ALWAYS_READABLE = {"cache-control", "content-language", "content-length", "content-type", "expires", "pragma"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

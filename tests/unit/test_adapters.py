@@ -72,7 +72,7 @@ def test_a_version_with_an_adapter_is_whole(repository: Repository, adapter: Pat
     assert (manifest.parameters, manifest.reference) == (parent.parameters, "demo:2")
     assert (manifest.lineage.parent, manifest.lineage.parent_digest) == ("demo:1", parent.digest)
     assert manifest.lineage.recipe == "LoRA adapter: rank 4, alpha 6, 7 linear layers"
-    assert repository.engine_file(manifest, "record") == repository.engine_file(parent, "record")
+    assert repository.findings_path(manifest) == repository.findings_path(parent)
 
 
 def test_what_is_stored_is_what_peft_saved(repository: Repository, adapter: Path) -> None:

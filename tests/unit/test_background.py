@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.imports.upkeep import prune
 from models.repository.disk import durable
@@ -15,9 +16,10 @@ from models.repository.repository import Repository
 from models.repository.rollouts import all_running
 from service.deployments import deployments, idle
 from service.deployments.deployment import Deployment, DeploymentState
+from service.errors import Unavailable
 from service.generation.conversations import Conversations
 from service.observability.metrics import Metrics
-from service.storage.sessions import SessionStore
+from service.storage.sessions import SessionStore, UnusableDatabase
 from service.tasks import BackgroundTasks
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving
@@ -156,6 +158,29 @@ async def test_expired_sessions_are_removed_after_a_time_without_a_database(tmp_
     assert failures(metrics, "expire_sessions")[0] > 0
     await conversations.stop()
     await tasks.stop()
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (UnusableDatabase("it is of a newer version"), "cannot be used: it is of a newer version"),
+        (ImportError(name="asyncpg"), "needs the Python package asyncpg"),
+        (RuntimeError("a user's text"), "its log says why"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_logged_once(failure: Exception, said: str) -> None:
+    async def open_store() -> SessionStore:
+        raise failure
+
+    conversations = Conversations(open_store, tasks=BackgroundTasks())
+    with capture_logs() as logged:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match=said):
+                await conversations.store()
+            conversations._failed_at = float("-inf")
+    assert [each["event"] for each in logged] == ["session_database_unusable"]
+    assert said in logged[0]["reason"] and logged[0]["log_level"] == "error"
+    assert bool(logged[0]["exc_info"]) == isinstance(failure, RuntimeError)
 
 
 async def test_shutting_down_leaves_no_task(tmp_path: Path) -> None:

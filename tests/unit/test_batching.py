@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.protocol.messages import Preference
+from service.engine.protocol.config import Preference
 from service.engine.scheduling.batching import Backlog, BatchingPolicy, Offer
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 from service.engine.sequences.batch import Batch, Scheduled
@@ -104,7 +104,7 @@ def test_a_budget_is_bounded_and_monotone_in_a_target_that_can_be_kept(
     for target in sorted(targets):
         policy = BatchingPolicy(2048, 16, target)
         policy.cost = taught(SLOW, steps=30)
-        budgets.append(policy.token_budget(decodes, kv_tokens, context, 1))
+        budgets.append(token_budget(policy, decodes, kv_tokens, context, 1))
         kept.append(decodes == 0 or 1.75 * policy.cost.predict(StepWork(decodes, kv_tokens)) <= target)
     assert all(decodes + 16 <= budget <= 2048 for budget in budgets)
     assert kept == [False, True] or budgets[0] <= budgets[1]
@@ -117,7 +117,7 @@ def test_a_budget_is_the_largest_that_keeps_the_target(noise: float, least: floa
     policy = BatchingPolicy(2048, 16, 0.3)
     policy.cost = taught(SLOW, noise=noise, disturbed=0)
     planned = 0.3 / (1 + min(2 * policy.cost.error, 0.15))
-    budget = policy.token_budget(8, 4000, 512, 1)
+    budget = token_budget(policy, 8, 4000, 512, 1)
     work = [StepWork(budget + more, 4000, chunk_attention(512, budget - 8 + more)) for more in (0, 1)]
     assert policy.cost.predict(work[0]) <= planned < policy.cost.predict(work[1])
     assert least * 0.3 <= planned <= 0.3
@@ -128,7 +128,7 @@ def test_past_the_target_a_crowd_of_prompts_is_computed_first(prefills: int, str
     """Up to a prompt for four streams, the streams go on at 1.75 times their pace."""
     policy = BatchingPolicy(2048, 16, 0.001)
     policy.cost = taught(SLOW)
-    budget = policy.token_budget(64, 4000, 0, prefills)
+    budget = token_budget(policy, 64, 4000, 0, prefills)
     longest = stretch * policy.cost.predict(StepWork(64, 4000))
     work = [StepWork(budget + more, 4000, chunk_attention(0, budget - 64 + more)) for more in (0, 1)]
     assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
@@ -154,25 +154,25 @@ def test_streams_stay_calm_however_many_prompts_wait(prefills: int, target: floa
 def test_a_step_without_decodes_is_the_largest_within_a_second() -> None:
     policy = BatchingPolicy(2048, 16, 1e-9)
     policy.cost = taught(SLOW)
-    budget = policy.token_budget(0, 0, 512, 9)
+    budget = token_budget(policy, 0, 0, 512, 9)
     work = [StepWork(budget + more, 0, chunk_attention(512, budget + more)) for more in (0, 1)]
     assert policy.cost.predict(work[0]) <= 1.0 < policy.cost.predict(work[1])
     quick = BatchingPolicy(2048, 16, 1e-9)
     quick.cost = taught(FAST)
-    assert quick.token_budget(0, 0, 512, 9) == 2048
+    assert token_budget(quick, 0, 0, 512, 9) == 2048
 
 
 def test_a_long_constant_makes_longer_steps_up_to_two_seconds() -> None:
     for constant, longest in ((0.02, 1.0), (0.04, 1.6), (0.3, 2.0)):
         policy = policy_of((constant, 0.003, 0.0, 0.0), target=0.1)
-        assert policy.cost.predict(StepWork(policy.token_budget(0, 0, 0, 1))) == pytest.approx(longest, rel=0.02)
+        assert policy.cost.predict(StepWork(token_budget(policy, 0, 0, 0, 1))) == pytest.approx(longest, rel=0.02)
 
 
 def test_a_crowd_of_prompts_makes_no_pause_longer_than_two_fifths_of_a_second() -> None:
     """On a slower machine, than four steps of the streams, and no step longer than two seconds."""
     for constant, longest in ((0.02, 0.4), (0.15, 0.6), (0.6, 2.0)):
         policy = policy_of((constant, 0.001, 0.0, 0.0), target=0.001)
-        step = policy.cost.predict(StepWork(policy.token_budget(1, 1000, 0, 200)))
+        step = policy.cost.predict(StepWork(token_budget(policy, 1, 1000, 0, 200)))
         assert step == pytest.approx(longest, rel=0.02)
 
 
@@ -182,7 +182,7 @@ def test_a_target_that_can_be_kept_is_kept_beside_a_long_prompt() -> None:
     for decodes, prefills in ((1, 1), (8, 2), (8, 8)):
         alone = policy.cost.predict(StepWork(decodes, 500 * decodes))
         assert 1.75 * alone <= 0.3
-        budget = policy.token_budget(decodes, 500 * decodes, 0, prefills)
+        budget = token_budget(policy, decodes, 500 * decodes, 0, prefills)
         step = policy.cost.predict(StepWork(budget, 500 * decodes, chunk_attention(0, budget - decodes)))
         assert step <= max(0.3, alone * (1 + prefills / decodes)) * 1.001
 
@@ -192,7 +192,7 @@ def test_the_first_steps_of_an_unknown_machine_are_small_and_grow(seconds_per_to
     """0.05: a model of 3B parameters on a slow core; its whole prompt would take 100 s in one step."""
     policy, done, steps = BatchingPolicy(2048, 16, 0.1), 0, list[float]()
     while done < 4096:
-        tokens = policy.token_budget(0, 0, done, 1)
+        tokens = token_budget(policy, 0, 0, done, 1)
         steps.append(0.005 + seconds_per_token * tokens)
         policy.observe(StepWork(tokens, 0, chunk_attention(done, tokens)), steps[-1])
         done += tokens
@@ -206,6 +206,11 @@ def test_the_work_of_a_batch() -> None:
     decode, chunk = Sequence.of(make_request("a", range(10))), Sequence.of(make_request("b", range(10)))
     decode.num_computed_tokens, chunk.num_computed_tokens = 9, 4
     assert StepWork.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == StepWork(7, 10, 5 + 6 + 7 + 8 + 9 + 10)
+
+
+def token_budget(policy: BatchingPolicy, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
+    """Returns the most tokens of a step that no client reads along with, if its prefill continues at `context`."""
+    return decodes + policy.step_budget(decodes, kv_tokens, prefills, 0).chunk(context)
 
 
 def policy_of(line: tuple[float, ...], target: float = 10.0, prefer: Preference = "streams") -> BatchingPolicy:

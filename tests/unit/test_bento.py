@@ -22,8 +22,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.bento import image as carried
 from service.api.bento.asgi import DeferredApp
-from service.api.bento.forwarding import ChatInput, GenerateInput, generate_body, post
+from service.api.bento.forwarding import ChatInput, GenerateInput, answer, generate_body, post
 from service.api.bento.image import carried_models, image
+from service.api.edge.cors import EXPOSED
 from service.api.tgi.schemas import GenerateBody
 from service.memory import FULL_COLLECTIONS
 
@@ -140,6 +141,21 @@ async def test_what_the_app_notes_of_its_request_is_not_the_callers() -> None:
 
     assert (await post(app, asked, "/generate", {})).body == {}
     assert asked.scope["state"] == {"owner": "me"}
+
+
+async def test_the_apps_headers_are_told_but_those_of_its_bytes_and_for_pages() -> None:
+    """Each header that a page may read has a meaning for other clients, too."""
+    told = {name.lower(): "told" for name in EXPOSED}
+    own = {"content-type": "a/b", "content-length": "2", "vary": "Origin", "access-control-allow-origin": "*"}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in {**told, **own}.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    context: Any = SimpleNamespace(request=request(), response=SimpleNamespace(status_code=0, headers={}))
+    assert await answer(app, context, "/generate", {}) == {}
+    assert (context.response.status_code, context.response.headers) == (200, told)
 
 
 def test_models_are_found_by_the_whole_of_their_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

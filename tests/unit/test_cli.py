@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from models.errors import InvalidSource, RepositoryError
+from models.errors import Corrupt, InvalidSource, RepositoryError
 from models.repository import rollouts
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service import cli
+from service.cli.reports import facts_of
 from service.settings import Settings
 from tests.checkpoints import save_llama
 from tests.reports import COMPARED, report
@@ -200,29 +201,6 @@ def test_a_fresh_installation_can_be_measured() -> None:
     assert "demo:1 bf16" in shown and "demo:2 int8" in shown
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("model", "verify", "nobody:1"),
-        ("model", "promote", "no such"),
-        ("model", "import", "/nonexistent", "tiny"),
-        ("model", "rollout", "demo", "--abort"),
-        ("model", "delete", "demo"),
-        ("model", "evaluate", "demo", "--effort", "great"),
-    ],
-    ids=" ".join,
-)
-def test_failures_are_sentences(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["dosirak", *words])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    shown = capsys.readouterr().out
-    assert ended.value.code == 1
-    assert "error:" in shown and "Traceback" not in shown
-
-
 def test_an_import_renders_chats_as_a_server_does(tmp_path: Path) -> None:
     source = save_llama(tmp_path / "source")
     (source / "chat_template.jinja").write_text("{{ 'a' * 200000000 }}")
@@ -230,8 +208,72 @@ def test_an_import_renders_chats_as_a_server_does(tmp_path: Path) -> None:
         run("model", "import", str(source), "tiny")
 
 
-def test_a_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOSIRAK_PORT", "99999999")
-    result = CliRunner().invoke(cli.app, ["model", "list"])
-    assert result.exit_code == 2
-    assert "DOSIRAK_PORT" in result.output
+def test_no_listing_cuts_an_identifier_off(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(data_dir)
+    manifest = publish(repository, "one")
+    monkeypatch.setenv("DOSIRAK_ACTOR", actor := "release-robot-" + "0123456789" * 4)
+    run("model", "promote", "demo:1", "--reason", "a reason of some words that need a column of their own")
+    shown = run("model", "history", "demo")
+    assert "…" not in shown, shown
+    rows = [line.split("│")[2].strip() for line in shown.splitlines() if "│" in line]
+    assert "".join(rows) == actor
+    for sha256 in (file.sha256 for file in manifest.files):
+        lines = run("model", "show", "demo:1").splitlines()
+        assert sha256 in "".join(line.split("│")[3].strip() for line in lines if line.count("│") == 4)
+    assert "…" not in run("model", "catalogue")
+
+
+def test_texts_of_others_are_no_markup_and_control_no_terminal(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two"):
+        publish(repository, content)
+    text = "fix [/foo] [bold]now :bug: \x1b[31m"
+    run("model", "promote", "demo:1", "--reason", text)
+    rows = [line.split("│")[6] for line in run("model", "history", "demo").splitlines() if line.count("│") == 8]
+    assert "".join("".join(rows).split()) == "fix[/foo][bold]now:bug:[31m"
+    run("model", "rollout", "demo", "--candidate", "2")
+    assert "[/foo]" in run("model", "rollout", "demo", "--abort", "--reason", "[/foo]")
+
+
+def test_a_damaged_report_stops_no_listing(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    manifest = publish(repository, "one")
+    repository.put_report(manifest, report(manifest, None))
+    repository.layout.report("demo", "1").write_text("damaged")
+    facts = facts_of(repository, manifest)
+    assert (facts["report"], facts["report_state"]) == (None, "damaged")
+    assert json.loads(run("model", "list", "--json"))[0]["report_state"] == "damaged"
+    for verb in (("show", "demo:1"), ("compare", "demo:1")):
+        assert "demo:1: damaged: dosirak model evaluate demo:1" in run("model", *verb)
+
+
+def test_files_of_a_newer_release_are_not_advised_away(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two"):
+        publish(repository, content)
+    run("model", "promote", "demo:1")
+    run("model", "rollout", "demo", "--candidate", "2")
+    (kept,) = (data_dir / "rollouts").rglob("*production*")
+    kept.write_bytes(kept.read_bytes().replace(b'"weight"', b'"since":1,"weight"'))
+    with pytest.raises(Corrupt, match=r"or a newer release wrote them: .*; run that release, or remove them"):
+        run("model", "rollout", "demo")
+    journal = repository.layout.journal("demo")
+    journal.write_text(journal.read_text().replace('{"', '{"since": 1, "', 1))
+    with pytest.raises(Corrupt, match="or a newer release wrote it; run that release, or restore the line"):
+        run("model", "history", "demo")
+
+
+def test_a_time_of_the_history_has_its_zone(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    publish(repository, "one")
+    run("model", "promote", "demo:1")
+    journal = repository.layout.journal("demo")
+    (entry,) = repository.history("demo", "production")
+    journal.write_text(journal.read_text().replace(entry.time, "2026-01-01T12:00:00.000000+00:00"))
+    for at, known in (
+        ("2026-01-01T12:30:00", 1),
+        ("2026-01-01T12:30:00+09:00", 0),
+        ("2026-01-01T21:30:00+09:00", 1),
+        ("2026-01-01T11:30:00", 0),
+    ):
+        assert len(json.loads(run("model", "history", "demo", "--at", at, "--json"))) == known, at

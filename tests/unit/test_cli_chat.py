@@ -109,6 +109,26 @@ def piped(server: Server, text: str, monkeypatch: pytest.MonkeyPatch, as_json: b
     return chat.run(server.client(), None, {}, {}, Console(), as_json)
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_session_that_is_not_there_is_told_on_standard_error_or_as_an_object(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    refusal = {"error": "There is no session\x1b[31m", "error_type": "not_found"}
+    server.replies["/v1/sessions"] = [httpx.Response(404, json=refusal)]
+    assert piped(server, "hello\n", monkeypatch, as_json) == 1
+    shown = capsys.readouterr()
+    if as_json:
+        assert "There is no session" in json.loads(shown.out)["error"] and shown.err == ""
+    else:
+        assert shown.out == "" and shown.err == "error: There is no session[31m\n"
+
+
+def test_a_closed_standard_input_is_a_sentence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidRequest, match="standard input is closed"):
+        chat.run(server.client(), None, {}, {}, Console(), False)
+
+
 def test_events_as_the_standard_has_them() -> None:
     lines = [
         ": a comment",

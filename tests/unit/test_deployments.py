@@ -18,7 +18,7 @@ from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
 from service.deployments.leasing import leased
 from service.deployments.needs import loaded_bytes
-from service.engine.client.client import EngineState
+from service.engine.client.engine import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write

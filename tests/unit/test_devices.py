@@ -21,7 +21,7 @@ from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
 from service.engine.kinds.kinds import kind_of
 from service.engine.kv_cache.kv_size import LayerShape
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.forwards.attention import AttentionPlan, SequenceRows
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.runner.kv_cache import KVCache

@@ -16,7 +16,8 @@ from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.client.poison import MOST_REMEMBERED, PoisonRegister
 from service.engine.client.restart_policy import Backoff, DeathKind, HangWatch, RestartPolicy
 from service.engine.client.streams import Streams
-from service.engine.protocol.messages import EngineConfig, FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import FinishReason, Heartbeat, Request, StepOutput, TokenLogprobs
 from service.errors import EngineKilled, Unavailable
 from tests.fakes import FakeClock, make_request
 

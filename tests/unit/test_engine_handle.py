@@ -14,8 +14,7 @@ from models.repository.repository import Repository
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.engine.client.client import EngineState
-from service.engine.client.engine import EngineFailed
+from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.protocol.messages import Request
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of

@@ -110,10 +110,10 @@ async def test_two_answers_of_one_session_never_had_the_same_prompt(store: Sessi
 
 @pytest.mark.parametrize("id", ["é", "x" * 101, "\ud800"])
 async def test_an_import_refuses_what_is_no_id(store: SessionStore, two: tuple[str, str], id: str) -> None:
-    lines = await store.export("ann", two[0])
+    lines = await store.copies.export("ann", two[0])
     escaped = id.encode("ascii", "backslashreplace").replace(b"\\xe9", b"\\u00e9")
     with pytest.raises(InvalidRequest):
-        await store.import_lines(
+        await store.copies.import_lines(
             "ann", [line.replace(b'"answer_id":"a"', b'"answer_id":"' + escaped + b'"') for line in lines]
         )
 

@@ -16,7 +16,7 @@ from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.deployments import deployments, following, wanted
 from service.deployments.needs import loaded_bytes
-from service.engine.client.client import EngineState
+from service.engine.client.engine import EngineState
 from tests.unit.test_deployments import World, answered, publish_with_tokenizer
 from tests.waiting import until
 

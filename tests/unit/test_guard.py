@@ -295,6 +295,15 @@ def test_luhn_and_resident_numbers() -> None:
     assert not is_resident_number("9002301234567", separated=True), "no such day"
 
 
+@pytest.mark.parametrize("place", ["nowhere/x.grams", "file/x.grams", "directory"])
+def test_ngrams_that_cannot_be_written_leave_nothing(tmp_path: Path, place: str) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequest, match=r"cannot be written \(.*\): name another file"):
+        Grams.of(["a text of protected words, with more than 32 letters"]).write(tmp_path / place)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["directory", "file"]
+
+
 def test_ngrams_find_any_copy_that_is_long_enough(tmp_path: Path) -> None:
     text = "우리 가게의 비밀 양념은 간장 두 큰술과 매실청 한 큰술, 그리고 참기름 조금이다. Stir it twice, then wait."
     grams = Grams.of([text], b"salt")

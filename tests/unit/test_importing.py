@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from models.checkpoint.safetensors_file import (
 )
 from models.checkpoint.tokenizer_files import check_ids
 from models.errors import Conflict, InvalidSource
+from models.imports.catalogue import first
 from models.imports.hub.downloads import Refs
 from models.imports.hub.source import HubSource
 from models.imports.importing import import_source
@@ -340,6 +342,26 @@ def test_links_are_not_followed(repository: Repository, llama: Path, tmp_path: P
 )
 def test_no_source(repository: Repository, source: str) -> None:
     refused(repository, source, "hub id")
+
+
+def test_a_revision_of_a_source_that_has_none(repository: Repository, llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    tarfile.open(tmp_path / "model.tar", "w").close()
+    stored = repository.layout.models / "stored" / "1"
+    stored.mkdir(parents=True)
+    (stored / "model.yaml").touch()
+    for source, kind in {
+        llama: "a directory",
+        tmp_path / "model.gguf": "a GGUF file",
+        tmp_path / "model.tar": "an archive",
+        first().place: "a wheel",
+        first().name: "a wheel",
+        "stored:1": "a model of the BentoML store",
+        "org/name@dev": "revision already: leave revision out",
+    }.items():
+        with pytest.raises(InvalidSource, match=kind):
+            import_source(repository, str(source), "demo", revision="main")
+    assert repository.models() == []
 
 
 def test_what_a_hub_gave_is_published_and_not_kept_twice(

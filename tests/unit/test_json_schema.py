@@ -68,6 +68,7 @@ REFUSED: dict[str, Schema] = {
     "prefixItems.0": {"prefixItems": ["string"]},
     "properties": {"properties": ["a"]},
     "$defs": {"$defs": 1},
+    "format": {"type": ["null", "string"], "format": "uri-reference"},
     "items": {"items": "string"},
     "additionalProperties": {"additionalProperties": "string"},
 }
@@ -382,6 +383,13 @@ def test_a_reference_is_looked_up_once_however_many_options_need_it(monkeypatch:
     assert sorted(looked_up) == ["#/$defs/A", "#/$defs/B", "#/$defs/C"]
 
 
+def test_as_many_values_as_the_documentation_says_are_kept() -> None:
+    """The list of `enum` is none of them."""
+    assert allowed({"enum": [*range(8192)]}, 8191, 8192) == [True, False]
+    for schema in ({"enum": [*range(8193)]}, {"enum": [[*range(8192)]]}, {"const": [*range(8192)]}):
+        assert "more than 8192 constant values" in refused(schema)[1]
+
+
 def test_names_that_are_required_are_counted() -> None:
     assert "constant values" in refused({"required": ["a"] * 8193})[1]
     assert allowed({"required": ["a"] * 8192}, {"a": 1}, {}) == [True, False]
@@ -410,8 +418,16 @@ def documented(line: str) -> set[str]:
 def is_kept_format(name: str) -> bool:
     try:
         return allowed({"format": name}, 1) == [True]
-    except ValueError:
+    except UnsupportedField as error:
+        assert error.param == f"{FIELD}.format"
         return False
+
+
+def test_a_format_of_other_types_than_strings_is_a_note() -> None:
+    for schema, value in (({"type": "integer"}, 1), ({"type": ["number", "null"]}, 1.5)):
+        assert allowed({**schema, "format": "int32"}, value, "a") == [True, False]
+    for format in ("binary", "", 5, None, "unknown"):
+        assert refused({"properties": {"a": {"format": format}}})[0] == f"{FIELD}.properties.a.format"
 
 
 def test_the_documentation_names_every_word() -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import structlog
 
+from service.environment import child_environment, colours_wanted
 from service.observability.logs import LogLines, configure_logging
-from service.settings import Settings, child_environment, colours_wanted
+from service.settings import Settings
 
 REQUEST: dict[str, Any] = {
     "event": "request",

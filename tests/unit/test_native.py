@@ -28,8 +28,9 @@ from models.weights.loading import DTYPES, Outliers
 from service.engine.runner.forwards.foreign import replace_linears
 from service.engine.runner.linear import quantize_rows
 from service.engine.runner.native import build
-from service.engine.runner.native.library import HeadsStruct, Library, library, load, unavailable
+from service.engine.runner.native.library import Library, library, load, unavailable
 from service.engine.runner.native.linear import NativeLinear
+from service.engine.runner.native.structs import HeadsStruct
 from service.host import usable_cores
 from tests.kernels import LIBRARIES
 from tests.sanitized import TESTS as SANITIZED

@@ -466,6 +466,20 @@ def test_options_belong_to_a_model(start: Start) -> None:
     assert result.exit_code == 2 and "name one" in result.output
 
 
+@pytest.mark.parametrize("option", ["--precision=bf16", "--name=shop", "--evaluate", "--pull"])
+def test_the_demo_model_takes_no_options_of_making(start: Start, option: str) -> None:
+    result = CliRunner().invoke(cli.app, ["serve", "demo", option], env={"COLUMNS": "300"})
+    assert result.exit_code == 2 and "leave them out" in result.output and start.served == ""
+
+
+def test_a_damaged_report_does_not_stop_a_start(start: Start) -> None:
+    version = publish(start.repository, "one", "chat")
+    start.repository.put_report(version, report(version, None))
+    start.repository.layout.report("chat", "1").write_text("damaged")
+    said = start.run("chat:1")
+    assert start.served == "chat:1" and "its report is damaged: dosirak model evaluate chat:1" in said
+
+
 def test_lines_in_a_pipe() -> None:
     """At most one every five seconds, with the speed of this download and the time left."""
     from service.cli.transfer import Lines

@@ -15,6 +15,7 @@ from service.engine.process.core import EngineCore
 from service.engine.process.heartbeat import Pulse
 from service.engine.process.loop import EngineLoop
 from service.engine.process.worker import build_core
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -27,7 +28,6 @@ from service.engine.protocol.messages import (
     Abort,
     AdapterLoaded,
     Add,
-    EngineConfig,
     EngineStats,
     Fatal,
     FinishReason,

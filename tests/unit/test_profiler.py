@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from service.engine.process.loop import EngineLoop
+from service.engine.process.profiler import LONGEST_PIECE, PIECE_BYTES, STEP, Named, Profiler
 from service.engine.protocol.messages import Add, Profile, Profiled, Step, StepOutput
-from service.engine.protocol.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Named, NamedPart, Profiler
+from service.engine.protocol.profiling import NamedPart
 from tests.fakes import FakeClock, FakeRunner, make_core, make_request
 from tests.profiles import FakeRecorder
 from tests.scripted_channel import ScriptedChannel

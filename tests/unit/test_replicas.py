@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.client import replicas
-from service.engine.client.client import EngineState
-from service.engine.client.engine import EngineFailed
-from service.engine.client.replicas import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, SILENT_SECONDS, PrefixRouter, Replicas
+from service.engine.client import prefix_router
+from service.engine.client.engine import EngineFailed, EngineState
+from service.engine.client.prefix_router import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter
+from service.engine.client.replicas import SILENT_SECONDS, Replicas
 from service.engine.protocol.messages import EngineStats, FinishReason, Request, SamplingParams, StepOutput
 from service.errors import Unavailable
 from service.observability.metrics import Metrics
@@ -446,7 +446,7 @@ def test_one_that_is_not_free_gets_nothing() -> None:
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "MOST_REMEMBERED", 8)
+    monkeypatch.setattr(prefix_router, "MOST_REMEMBERED", 8)
     router, seats = PrefixRouter[Seat](), [Seat(), Seat()]
     kept = prompt(*range(BLOCK))
     others = (prompt(*range(1000 * number, 1000 * number + BLOCK)) for number in range(1, 100))

@@ -29,6 +29,7 @@ from service.storage.sessions import (
     search,
 )
 from service.storage.sessions.claims import Claim, Done
+from service.storage.sessions.copies import Copies
 from service.storage.sessions.search import words_of
 from service.text.grams import fold
 from tests.sessions import Clock, a_turn, say
@@ -148,7 +149,7 @@ async def test_grams_of_long_texts_are_made_beside_the_event_loop(
     monkeypatch.setattr(search, "add", recorded)
     sizes = [100_000, 100_000, 100_000, 262_000, 262_000, 5]
     lines = [MESSAGE % (n, b"ab " * (size // 3)) for n, size in enumerate(sizes)]
-    session = await store.import_lines("ann", [HEAD, *lines])
+    session = await store.copies.import_lines("ann", [HEAD, *lines])
     found = (await store.messages("ann", session.id)).data
     assert [len(each) for each in added[:4]] == [2, 1, 1, 2]
     await store.edit_message("ann", session.id, found[0].id, content="short")
@@ -194,13 +195,15 @@ REFUSED: dict[str, Call] = {
     "check_turn": lambda store, session, message: store.check_turn("mallory", session, [NewMessage("x")]),
     "append_turn": lambda store, session, message: store.append_turn("mallory", session, a_turn()),
     "replace_last_reply": lambda store, session, message: store.replace_last_reply("mallory", session, NewReply("x")),
-    "fork": lambda store, session, message: store.fork("mallory", session, message),
-    "export": lambda store, session, message: store.export("mallory", session),
+    "fork": lambda store, session, message: store.copies.fork("mallory", session, message),
+    "export": lambda store, session, message: store.copies.export("mallory", session),
 }
 HARMLESS: dict[str, Call] = {
     "create": lambda store, session, message: store.create("mallory"),
     "sessions": lambda store, session, message: store.sessions("mallory", query="secret"),
-    "import_lines": lambda store, session, message: store.import_lines("mallory", [b'{"type":"session","format":1}']),
+    "import_lines": lambda store, session, message: store.copies.import_lines(
+        "mallory", [b'{"type":"session","format":1}']
+    ),
     "erase_owner": lambda store, session, message: store.erase_owner("mallory"),
     "sweep": lambda store, session, message: store.sweep(),
     "require_writing": lambda store, session, message: store.require_writing(),
@@ -212,7 +215,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_every_call_is_tried() -> None:
-    assert public(SessionStore) == {*REFUSED, *HARMLESS, "close"}
+    assert public(SessionStore) | public(Copies) == {*REFUSED, *HARMLESS, "close"}
     # below; `settle` is a part of `finish` within the transaction of the owner's own turn
     assert public(Idempotency) == {"begin", "wait", "renew", "finish", "settle", "abandon"}
     assert public(Feedback) == {"vote", "all", "summary", "pair"}  # below
@@ -222,7 +225,7 @@ def test_every_call_is_tried() -> None:
 async def test_a_foreign_session_is_not_there(store: SessionStore, name: str) -> None:
     session = await store.create("ann", {"title": "secret"})
     turn = await say(store, "ann", session.id, "a secret")
-    before = await store.export("ann", session.id), await store.get("ann", session.id)
+    before = await store.copies.export("ann", session.id), await store.get("ann", session.id)
     if name in REFUSED:
         with pytest.raises(NotFound) as foreign:
             await REFUSED[name](store, session.id, turn.reply.id)
@@ -231,7 +234,7 @@ async def test_a_foreign_session_is_not_there(store: SessionStore, name: str) ->
         assert foreign.value.message.replace(session.id, "s_unknown") == unknown.value.message
     else:
         await HARMLESS[name](store, session.id, turn.reply.id)
-    assert (await store.export("ann", session.id), await store.get("ann", session.id)) == before
+    assert (await store.copies.export("ann", session.id), await store.get("ann", session.id)) == before
     assert (await store.sessions("mallory", query="secret")).data == ()
 
 

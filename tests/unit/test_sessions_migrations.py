@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from service.settings import Settings
 from service.storage.database import migrating
 from service.storage.database.database import Database
-from service.storage.database.migrating import HEAD
+from service.storage.database.migrating import HEAD, OlderDatabase
 from service.storage.sessions import NewerDatabase, NewVote, SessionStore, search
 from service.storage.sessions.change import text_of
 from tests import postgres
@@ -86,6 +86,22 @@ async def test_a_newer_database_is_refused_and_not_touched(store: SessionStore, 
         await SessionStore.open(database_url)
     async with store._database.reading() as connection:
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "9999"
+
+
+async def test_a_check_of_the_schema_changes_nothing(store: SessionStore, database_url: str) -> None:
+    database = store._database
+    await migrating.require_head(database)
+    for revision, error, told in (
+        ("0012", OlderDatabase, f"is at revision 0012, and this version's is {HEAD}: start the service once"),
+        ("9999", NewerDatabase, "run the newer version"),
+    ):
+        async with database.writing() as connection:
+            await connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        with pytest.raises(error, match=told):
+            await migrating.require_head(database)
+        async with database.reading() as connection:
+            found = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one()
+        assert found == revision
 
 
 async def test_a_migration_that_fails_leaves_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,11 +204,11 @@ async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> N
         await store.edit_message("bob", other, message, content="y" * draw.randrange(400, 1500))
     await reader.history("ann", session.id)
     assert bytes_of(tmp_path).count(CANARY.encode()) > 100
-    before = [await store.export("bob", other) for other in others]
+    before = [await store.copies.export("bob", other) for other in others]
     await store.erase("ann", session.id)
     assert [path.name for path in files(tmp_path)] == ["sessions.db", "sessions.db-shm", "sessions.db-wal"]
     assert bytes_of(tmp_path).count(CANARY.encode()) == 0
-    assert [await reader.export("bob", other) for other in others] == before
+    assert [await reader.copies.export("bob", other) for other in others] == before
     async with store._database.alone() as connection:  # written anew, without a free page
         assert (await connection.exec_driver_sql("PRAGMA freelist_count")).scalar_one() == 0
     assert len((await store.sessions("bob", query="a")).data) == 5

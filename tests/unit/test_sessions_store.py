@@ -169,7 +169,7 @@ async def test_fork_shares_nothing(store: SessionStore) -> None:
     turn = NewTurn((NewMessage("two", pinned=True),), NewReply("2", answered), {"at": 2, "policy": "window"})
     second = await store.append_turn("ann", session.id, turn)
     await say(store, "ann", session.id, "three", "3")
-    fork = await store.fork("ann", session.id, second.reply.id)
+    fork = await store.copies.fork("ann", session.id, second.reply.id)
     copies = (await store.messages("ann", fork.id)).data
     assert [copy.content for copy in copies] == ["0", "one", "1", "two", "2"] and copies[3].pinned
     assert (fork.system, fork.metadata, fork.ttl_seconds, fork.revision) == ("s", {"a": 1}, 99, 1)
@@ -190,7 +190,7 @@ async def test_a_fork_before_the_cut_is_not_cut(store: SessionStore) -> None:
     first = await say(store, "ann", session.id, "one")
     turn = a_turn("two")
     await store.append_turn("ann", session.id, NewTurn(turn.messages, turn.reply, {"at": 2, "policy": "window"}))
-    assert (await store.fork("ann", session.id, first.reply.id)).cut is None
+    assert (await store.copies.fork("ann", session.id, first.reply.id)).cut is None
 
 
 async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
@@ -200,9 +200,9 @@ async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
     cut = {"at": 0, "policy": "window", "before": {"messages": 0}}
     await store.append_turn("ann", session.id, NewTurn((asked,), NewReply("답", answered), cut))
     clock.move(100)
-    lines = await store.export("ann", session.id)
+    lines = await store.copies.export("ann", session.id)
     assert len(lines) == 3 and "질문".encode() in lines[1] and b"\n" not in b"".join(lines)
-    imported = await store.import_lines("bob", [*lines, b""])
+    imported = await store.copies.import_lines("bob", [*lines, b""])
     assert (imported.owner, imported.title, imported.policy) == ("bob", "제목", "window")
     assert imported.id != session.id and imported.created_at == clock.now
     old, new = (await store.messages("ann", session.id)).data, (await store.messages("bob", imported.id)).data
@@ -214,7 +214,7 @@ async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
         assert context_of(chat[1])["kept"] == [chat[0].id]
     assert new[1].answered is not None
     assert replace(new[1].answered, context=None) == Answered(None, "demo:2", "2", "abc", {"n": 1}, "stop", "gen-1")
-    again = await store.export("bob", imported.id)
+    again = await store.copies.export("bob", imported.id)
     for before, after in zip(old, new, strict=True):
         again = [line.replace(after.id.encode(), before.id.encode()) for line in again]
     assert again == lines
@@ -230,7 +230,7 @@ async def test_an_export_of_before_is_imported_with_its_receipts(store: SessionS
     ]
     said[3]["context"] = context
     head = {"type": "session", "format": 1, "system": "s", "cut": {"at": "m_2", "policy": "window"}}
-    imported = await store.import_lines("ann", [json.dumps(each).encode() for each in (head, *said)])
+    imported = await store.copies.import_lines("ann", [json.dumps(each).encode() for each in (head, *said)])
     assert imported.cut == {"at": 2, "policy": "window"}
     new = (await store.messages("ann", imported.id)).data
     ids = {f"m_{at}": message.id for at, message in enumerate(new)} | {"system": "system"}
@@ -241,7 +241,7 @@ async def test_an_export_of_before_is_imported_with_its_receipts(store: SessionS
 
 
 async def test_a_receipt_whose_cut_is_past_the_end_is_imported(store: SessionStore) -> None:
-    imported = await store.import_lines("ann", [HEAD.replace(b"1", b"2"), ANSWER % 2**70])
+    imported = await store.copies.import_lines("ann", [HEAD.replace(b"1", b"2"), ANSWER % 2**70])
     [answer] = (await store.messages("ann", imported.id)).data
     assert context_of(answer) == {}
 
@@ -269,7 +269,7 @@ async def test_a_receipt_does_not_grow_with_its_chat(store: SessionStore) -> Non
     for turn in range(40):
         answered = Answered(receipt((0, 2 * turn + 1), 2 * turn + 1))
         await store.append_turn("ann", session.id, NewTurn((NewMessage("q"),), NewReply("a", answered)))
-        sizes.append(len((await store.export("ann", session.id))[-1]))
+        sizes.append(len((await store.copies.export("ann", session.id))[-1]))
     assert max(sizes) - min(sizes) <= 4, "more digits, and nothing else"
     last = (await store.messages("ann", session.id, limit=100)).data
     assert context_of(last[-1])["kept"] == [message.id for message in last[:-1]]
@@ -310,7 +310,7 @@ ANSWER = MESSAGE.replace(b"user", b"assistant")[:-1] + b',"context":{"positions"
 )
 async def test_what_is_no_export_is_refused_by_line(small: SessionStore, lines: list[bytes], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
-        await small.import_lines("ann", lines)
+        await small.copies.import_lines("ann", lines)
     assert (await small.sessions("ann")).data == ()
 
 
@@ -325,10 +325,10 @@ async def small(database_url: str) -> AsyncIterator[SessionStore]:
 async def test_an_answer_of_any_length_is_imported(small: SessionStore) -> None:
     session = await small.create("ann")
     await small.append_turn("ann", session.id, NewTurn((NewMessage("q"),), NewReply("x" * 101, reasoning="y" * 101)))
-    lines = await small.export("ann", session.id)
-    assert (await small.import_lines("ann", lines)).message_count == 2
+    lines = await small.copies.export("ann", session.id)
+    assert (await small.copies.import_lines("ann", lines)).message_count == 2
     with pytest.raises(InvalidRequest, match="Line 2 is not of an export"):
-        await small.import_lines("ann", [lines[0], lines[1].replace(b'"user"', b'"wizard"')])
+        await small.copies.import_lines("ann", [lines[0], lines[1].replace(b'"user"', b'"wizard"')])
 
 
 async def test_limits_are_refused_by_name(small: SessionStore) -> None:
@@ -369,11 +369,11 @@ async def test_room_of_a_session_and_of_an_owner(small: SessionStore) -> None:
         with pytest.raises(QuotaExceeded, match="4 messages"):
             await call
     await small.replace_last_reply("ann", session.id, NewReply("still possible"))
-    await small.fork("ann", session.id, last.messages[0].id)
+    await small.copies.fork("ann", session.id, last.messages[0].id)
     made: list[Any] = [
         small.create("ann"),
-        small.fork("ann", session.id, last.messages[0].id),
-        small.import_lines("ann", [HEAD]),
+        small.copies.fork("ann", session.id, last.messages[0].id),
+        small.copies.import_lines("ann", [HEAD]),
     ]
     for call in made:
         with pytest.raises(QuotaExceeded, match="2 sessions"):

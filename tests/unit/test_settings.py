@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.settings import PREFIX, Settings, child_environment, refused_names
+from service.environment import child_environment
+from service.settings import PREFIX, Settings, refused_names
 from tests.e2e.server import ROOT
 
 NAMES = sorted(name.upper() for name in Settings.model_fields)

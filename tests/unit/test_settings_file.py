@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from service import cli
 from service.cli.serve import serving
 from service.cli.settings import MOST_BYTES, Line, WrongFile, parse, read_settings_file
-from service.settings import Settings, add_to_environment
+from service.environment import add_to_environment
+from service.settings import Settings
 
 
 @pytest.fixture(autouse=True)

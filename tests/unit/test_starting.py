@@ -8,12 +8,13 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def test_a_directory_that_is_or_lies_in_a_file(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "data"):
         with pytest.raises(CannotStart, match="is, or lies in, a file: remove the file, or choose another"):
             checks.check_directory(path)
+
+
+def test_a_database_of_a_newer_release_ends_the_start(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    checks.check_database(settings)
+    assert not (tmp_path / "sessions.db").exists(), "a check makes none"
+    for revision, refusal in (("0012", nullcontext()), ("0099", pytest.raises(CannotStart, match="the newer version"))):
+        with closing(sqlite3.connect(tmp_path / "sessions.db")) as connection, connection:
+            connection.execute("DROP TABLE IF EXISTS alembic_version")
+            connection.execute("CREATE TABLE alembic_version AS SELECT ? AS version_num", (revision,))
+        with refusal:
+            checks.check_database(settings)
 
 
 @contextmanager

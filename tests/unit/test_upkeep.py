@@ -56,7 +56,7 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
     one, two = publish(repository, "one"), publish(repository, "two, longer")
     repository.put_report(two, report(two))
     for manifest in (one, two):
-        found = repository.engine_file(manifest, "record")
+        found = repository.findings_path(manifest)
         found.parent.mkdir(exist_ok=True)
         found.write_text("found out")
         profile = repository.layout.profiles_of("demo", manifest.version) / "profile-1" / "profile.json"
@@ -70,7 +70,7 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
     freed = prune(repository)
     assert freed == weights + len("found out") + len("{}")
     assert [path.name for path in repository.layout.profiles.glob("demo/*")] == ["1"]
-    assert repository.engine_file(one, "record").exists() and not repository.engine_file(two, "record").exists()
+    assert repository.findings_path(one).exists() and not repository.findings_path(two).exists()
     assert {path.name for path in repository.layout.blobs.iterdir()} == {file.sha256 for file in one.files}
     repository.verify(one)
 
@@ -78,7 +78,7 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
 def test_pruning_takes_nothing_of_a_version_whose_manifest_is_damaged(repository: Repository) -> None:
     one = publish(repository, "one")
     repository.put_report(one, report(one))
-    found = repository.engine_file(one, "record")
+    found = repository.findings_path(one)
     found.parent.mkdir(exist_ok=True)
     profile = repository.layout.profiles_of("demo", "1") / "profile-1" / "profile.json"
     profile.parent.mkdir(parents=True)

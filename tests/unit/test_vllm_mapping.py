@@ -14,7 +14,8 @@ from models.checkpoint.safetensors_file import read_header
 from models.manifest import Manifest, ModelReference, precision_of
 from service.engine.kinds import environment
 from service.engine.kinds.kinds import EngineKind, kind_of, require_servable, require_vllm
-from service.engine.protocol.messages import AGEING_SECONDS, EngineConfig, Request, SamplingParams, TokenLogprobs
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import AGEING_SECONDS, Request, SamplingParams, TokenLogprobs
 from service.engine.vllm import mapping
 from service.engine.vllm.releases import refusal
 from service.engine.vllm.tally import StepFacts, Tally

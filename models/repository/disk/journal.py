@@ -79,7 +79,10 @@ def _entry(number: int, line: bytes) -> Entry:
     except ValueError:
         raw = None
     if not isinstance(raw, dict) or raw.keys() | _SINCE_THE_GATE != _KEYS:
-        raise Corrupt(f"Line {number} of the journal is damaged; restore it or cut it out")
+        raise Corrupt(
+            f"Line {number} of the journal is damaged, or a newer release wrote it; run that release, or restore the "
+            "line or cut it out"
+        )
     return Entry(**{**raw, "overridden": tuple(raw.get("overridden", ()))})
 
 

@@ -30,6 +30,7 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
+from service.api.shared.unions import BY_TYPE
 from service.text.messages import Tool
 
 MAX_TOOLS: Final = 1024
@@ -124,7 +125,7 @@ class ContextEdit(Wire):
     """Accepted without an effect: thinking of earlier answers is never sent again."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: Literal["all"] | dict[str, Any] | None = None
+    keep: Annotated[Literal["all"] | dict[str, Any], BY_TYPE] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -70,7 +70,12 @@ def generate_body(fields: dict[str, object]) -> dict[str, object]:
 
 OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
 """Headers that describe the body: the forwarded request has another body."""
-FORWARDED_HEADERS: Final = frozenset({"retry-after", "x-request-id"})
+KEPT_BACK: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "content-type", "date", "server", "transfer-encoding", "vary"}
+)
+"""Headers of the app's response about its bytes and its connection: BentoML's response has its own."""
+FOR_PAGES: Final = "access-control-"
+"""Headers for pages of other origins, which the layer around BentoML's routes writes."""
 SHARED: Final = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
 
 
@@ -98,12 +103,16 @@ class Reply:
 
 
 async def answer(app: ASGIApp, ctx: bentoml.Context, path: str, body: Mapping[str, object]) -> dict[str, object]:
-    """Returns the result of a method of BentoML's API: the app's answer, with the app's status and its headers
-    `FORWARDED_HEADERS`."""
+    """Returns the result of a method of BentoML's API: the app's answer, with the app's status and headers."""
     reply = await post(app, ctx.request, path, body)
     ctx.response.status_code = reply.status
-    ctx.response.headers.update({name: value for name, value in reply.headers.items() if name in FORWARDED_HEADERS})
+    ctx.response.headers.update(forwarded(reply.headers))
     return reply.body
+
+
+def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns those of the app's headers that BentoML's response gets as well."""
+    return {name: value for name, value in headers.items() if name not in KEPT_BACK and not name.startswith(FOR_PAGES)}
 
 
 async def post(app: ASGIApp, request: Request, path: str, body: Mapping[str, object]) -> Reply:

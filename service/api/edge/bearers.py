@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator
-from typing import Final
 
 from pydantic import SecretStr
 
@@ -14,10 +13,7 @@ from service.api.edge.cookie import PREFIX, Cookie, cookie_names, key_digest
 from service.api.edge.wrong_keys import WrongKeys
 from service.api.http.scopes import EVERY, Caller
 from service.errors import Unauthorized
-from service.storage.keys import Key, Keys
-
-_KEY: Final = "key:"
-_SHORT: Final = len(_KEY) + 8
+from service.storage.keys import OPERATOR, Key, Keys, actor_of
 
 
 class Bearers:
@@ -68,8 +64,8 @@ class Bearers:
 
 
 def _operator(digest: bytes) -> Caller:
-    owner = f"{_KEY}{digest.hex()}"
-    return Caller(owner, owner[:_SHORT], EVERY)
+    owner = f"{OPERATOR}{digest.hex()}"
+    return Caller(owner, actor_of(owner), EVERY)
 
 
 def _cookie(key: Key) -> Cookie:

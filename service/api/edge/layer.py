@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.edge.spans import Exchange, span_of
-from service.api.http.bodies import IGNORED_HEADER
 from service.api.http.connection import ClientGone
 from service.api.http.errors import ErrorDialect, Internal, dialect_of, response_of
+from service.api.http.fields import IGNORED_HEADER
 from service.api.http.pages import UI
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracer, trace_context

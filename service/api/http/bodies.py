@@ -2,8 +2,7 @@
 sentence.
 
 It checks Content-Type and Content-Encoding first, then the size (declared, then real), then the JSON: no NaN or
-infinity, no lone surrogate, no key twice, no nesting past 32, no integer past 64 bits. Unknown fields are refused by
-name, or left out and named in the response, as the setting says; a field is unknown if no schema of this server has it.
+infinity, no lone surrogate, no key twice, no nesting past 32, no integer past 64 bits. `fields` decides on the fields.
 """
 
 from __future__ import annotations
@@ -11,59 +10,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from copy import deepcopy
 from typing import Any, Final, NoReturn, TypeVar
-from urllib.parse import quote
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from service.api.http.audit_notes import note_fields
-from service.api.http.errors import field_name, is_hidden, refusal_of
+from service.api.http.fields import model_of
 from service.api.http.headers import note_body
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
-IGNORED_HEADER: Final = "X-Ignored-Fields"
-_MOST_NAMED: Final = 20
-_ROUNDS: Final = 8
-"""A model's own rules come after its fields', so an unknown field can come to light late."""
 M = TypeVar("M", bound=BaseModel)
-
-
-def without_unknown(request: Request, model: type[M], body: dict[str, Any]) -> M:
-    """Returns the model of a body without its unknown fields, which the response will name. Raises InvalidRequest or
-    UnsupportedField about any other field."""
-    fields, ignored = body, list[str]()
-    for round_ in range(_ROUNDS):
-        try:
-            parsed = model.model_validate(fields)
-        except ValidationError as error:
-            unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
-            fields = fields if ignored else deepcopy(body)
-            if round_ == _ROUNDS - 1 or not unknown or not all(_removed(fields, place) for place in unknown):
-                raise refusal_of(error) from None
-            ignored += [field_name(place) for place in unknown]
-        else:
-            break
-    if ignored:
-        request.state.ignored_fields = ", ".join(quote(each, safe=".[]_-") for each in ignored[:_MOST_NAMED])
-    return parsed
-
-
-def _removed(value: Any, place: tuple[int | str, ...]) -> bool:
-    """Removes the field at a place. Returns whether it was there: a place inside of a choice between models has more
-    parts than the body has levels."""
-    *above, last = place
-    for part in above:
-        if is_hidden(part):
-            continue
-        if (isinstance(value, list) and isinstance(part, int)) or (isinstance(value, dict) and part in value):
-            value = value[part]  # type: ignore[index]
-        else:
-            return False
-    return isinstance(value, dict) and value.pop(last, value) is not value
-
-
 MAX_DEPTH: Final = 32
 MAX_KEYS: Final = 2048
 INT64: Final = range(-(2**63), 2**63)
@@ -83,23 +40,13 @@ def json_body(model: type[M], any_type: bool = False) -> Any:
     may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
-        body = await read_object(request, may_be_empty, any_type)
-        ignores = request.app.state.service.settings.unknown_fields == "ignore"
-        parsed = without_unknown(request, model, body) if ignores else validated(model, body)
+        parsed = model_of(request, model, await read_object(request, may_be_empty, any_type))
         note_fields(request, parsed)
         return parsed
 
     read.__name__ = f"read_{model.__name__}"
     read.model = model  # type: ignore[attr-defined]
     return Depends(read)
-
-
-def validated(model: type[M], body: Json) -> M:
-    """Returns the model. Raises InvalidRequest or UnsupportedField naming the first wrong field."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise refusal_of(error) from None
 
 
 def is_optional(model: type[BaseModel]) -> bool:

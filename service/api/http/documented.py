@@ -15,12 +15,16 @@ from starlette.datastructures import QueryParams
 
 from service.api.http.bodies import is_optional
 from service.api.http.encoding import EVENT_STREAM, NDJSON
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, UnsupportedField
 
 TEXT: Final = "text/plain"
 REFERENCE: Final = "#/components/schemas/{model}"
 NAMED: Final[dict[str, type[BaseModel]]] = {}
 """The wire models that the functions below were given, by name; the document has them."""
+VERSIONS: Final = frozenset({"api-version", "beta"})
+"""Query parameters by which clients of OpenAI and Anthropic name a version of the interface with every request; here
+they say nothing."""
+_BODILESS: Final = frozenset({"GET", "DELETE"})
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
@@ -59,7 +63,8 @@ def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 class _Route(APIRoute):
     """A route whose document says what `json_body` reads: FastAPI itself sees a dependency there. It refuses a query
-    parameter that comes twice, of which FastAPI would take the last."""
+    parameter that comes twice, of which FastAPI would take the last; and under `/v1`, where the query is all that a
+    request says, one that the route does not have."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         defaults = (parameter.default for parameter in inspect.signature(endpoint).parameters.values())
@@ -70,12 +75,16 @@ class _Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, names = super().get_route_handler(), frozenset(_query_names(self.dependant))
+        maps = frozenset(each["name"] for each in (self.openapi_extra or {}).get("parameters", ()))
+        is_strict = self.path.startswith("/v1/") and not _BODILESS.isdisjoint(self.methods or ())
 
-        async def handle_once(request: Request) -> Response:
+        async def handle_checked(request: Request) -> Response:
             require_once(request.query_params, names)
+            if is_strict:
+                require_known(request.query_params, names, maps)
             return await handle(request)
 
-        return handle_once if names else handle
+        return handle_checked if names or is_strict else handle
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:
@@ -91,6 +100,15 @@ def require_once(query: QueryParams, names: Set[str]) -> None:
     for name in names:
         if len(values := query.getlist(name)) > 1:
             raise InvalidRequest(f"`{name}` comes {len(values)} times in the query: send it once", param=name)
+
+
+def require_known(query: QueryParams, names: Set[str], maps: Set[str]) -> None:
+    """Raises UnsupportedField for a query parameter that is none of `names`, and no `map[key]` of `maps`."""
+    for each in query:
+        name = each.partition("[")[0]
+        if each not in names and name not in maps and each not in VERSIONS:
+            known = f", or send {', '.join(sorted(names | maps))}" if names or maps else ""
+            raise UnsupportedField(f"`{name[:80]}` is no query parameter of this route: remove it{known}", param=name)
 
 
 class Router(APIRouter):

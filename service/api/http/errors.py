@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -124,6 +123,9 @@ RULES: Final = {
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
 }
 """Pydantic's kinds of errors in plain words; its own sentence is kept for the others."""
 UNSUPPORTED: Final = "unsupported_field"
@@ -214,11 +216,6 @@ def response_of(
     return json_response(body_of(error, request_id, dialect), status=status_of(error, dialect), headers=shown)
 
 
-def refusal_of(error: ValidationError) -> InvalidRequest:
-    """Does as `refusal_about`, for the first wrong field."""
-    return refusal_about(error.errors(include_url=False, include_input=False)[0])
-
-
 def refusal_about(detail: ErrorDetails) -> InvalidRequest:
     """Returns a wrong field as one sentence: its name and what to change."""
     kind, context = detail["type"], detail.get("ctx", {})
@@ -226,9 +223,9 @@ def refusal_about(detail: ErrorDetails) -> InvalidRequest:
     if kind == UNSUPPORTED:
         return UnsupportedField(f"`{field}` {context['why']}", param=field)
     if kind == "extra_forbidden":
-        return UnsupportedField(
-            f"`{field}` is not a field of this request: check its spelling, or remove it", param=field
-        )
+        where = f"at this place: send it as `{context['home']}`" if "home" in context else ""
+        advice = where or "of this request: check its spelling, or remove it"
+        return UnsupportedField(f"`{field}` is not a field {advice}", param=field)
     if kind == "missing":
         return InvalidRequest(f"`{field}` is missing: add it", param=field)
     text = _rule(detail)

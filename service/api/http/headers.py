@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import Request
+from fastapi import Header, Request
 
 from service.errors import InvalidRequest
+
+IfMatch = Annotated[str | None, Header()]
+"""The header as a handler takes it; `tag_of` and `revision_of` read it."""
 
 
 def tag_of(if_match: str | None) -> str | None:

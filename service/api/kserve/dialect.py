@@ -28,12 +28,17 @@ def parse(body: TextBody, reference: str, settings: Settings) -> GenerationReque
     """Returns the request of one whole answer. Raises UnsupportedField for a stream."""
     if body.stream:
         raise UnsupportedField("`stream` cannot act here: send the request to …/generate_stream", param="stream")
-    return native.parse(body.native(reference), settings, stream=False)
+    return _parsed(body, reference, settings, stream=False)
 
 
 def parse_stream(body: TextBody, reference: str, settings: Settings) -> GenerationRequest:
-    """Returns the request of a stream. Raises UnsupportedField for what a stream cannot do."""
-    return native.parse(body.native(reference), settings, stream=True)
+    """Returns the request of a stream; with `stream` false the stream is one event, of a whole answer. Raises
+    UnsupportedField for what a stream of tokens cannot do."""
+    return _parsed(body, reference, settings, stream=body.stream is not False)
+
+
+def _parsed(body: TextBody, reference: str, settings: Settings, *, stream: bool) -> GenerationRequest:
+    return native.parse(body.native(reference), settings, stream=stream, wording=native.TRITON)
 
 
 class TextSerialiser(TritonSerialiser):
@@ -114,7 +119,7 @@ def _value(tensor: InputTensor, elements: list[Element]) -> Element | list[Eleme
     count, kinds = math.prod(tensor.shape), _kinds(tensor.datatype)
     if len(elements) != count:
         raise InvalidRequest(f"The tensor {tensor.name!r} has {len(elements)} elements and a shape of {count}")
-    if any(type(element) not in kinds for element in elements):
+    if any(type(element) not in kinds or not _fits(element, tensor.datatype) for element in elements):
         raise InvalidRequest(f"The tensor {tensor.name!r} has an element that is not {tensor.datatype}")
     if tensor.name == TEXT_INPUT and count != 1:
         raise InvalidRequest(f"The tensor {TEXT_INPUT} must have one element: send one request for each prompt")
@@ -127,6 +132,14 @@ def _kinds(datatype: str) -> tuple[type, ...]:
     if datatype == "BOOL":
         return (bool,)
     return (int, float) if datatype.startswith("FP") else (int,)
+
+
+def _fits(element: Element, datatype: str) -> bool:
+    """Returns whether an element is within the datatype's range: a text always, a number by its size."""
+    try:
+        return datatype == "BYTES" or bool(struct.pack(f"<{CODES[datatype]}", element))
+    except (struct.error, OverflowError):
+        return False
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:

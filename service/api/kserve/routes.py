@@ -14,9 +14,10 @@ from models.manifest import Manifest, ModelReference
 from models.repository.repository import Repository
 from service.api.answering.responses import respond
 from service.api.deps import ServiceDep
-from service.api.http.bodies import json_body, object_of, read_bytes, validated
+from service.api.http.bodies import json_body, object_of, read_bytes
 from service.api.http.documented import Router, streams, takes
 from service.api.http.encoding import json_response
+from service.api.http.fields import model_of
 from service.api.kserve import dialect as kserve
 from service.api.kserve.answer_schemas import (
     InferAnswer,
@@ -152,8 +153,8 @@ async def generate_stream(
 async def infer(http: Request, service: ServiceDep, reference: ReferenceDep) -> Response:
     """Does as `/generate`, with tensors: `text_input`, and parameters by their names. Answers `text_output`."""
     head, behind = kserve.divided(await read_bytes(http), http.headers.get(JSON_LENGTH))
-    body = validated(InferBody, object_of(head))
-    text = validated(TextBody, kserve.fields_of(body, behind))
+    body = model_of(http, InferBody, object_of(head))
+    text = model_of(http, TextBody, kserve.fields_of(body, behind))
     request = kserve.parse(text, reference, service.settings)
     answer = await respond(http, service, [request], kserve.TensorSerialiser(body), stream=False)
     return _packed(answer) if body.wants_binary else answer

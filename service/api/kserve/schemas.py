@@ -7,21 +7,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
-from service.api.shared.schemas import MAX_TOKENS, Absent, StopOrStops, Wire, unsupported, wrong
-from service.api.tgi.schemas import GenerateBody, Parameters
+from service.api.shared.schemas import MAX_TOKENS, Absent, StopOrStops, Wire, wrong
+from service.api.tgi.schemas import GenerateBody, Parameters, without_no_words
 
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
-OTHER_NAMES: Final = {
-    "stop_words": "stop",
-    "random_seed": "seed",
-    "min_tokens": "min_new_tokens",
-    "min_length": "min_new_tokens",
-}
+LEAST_NAMES: Final = ("min_new_tokens", "min_tokens", "min_length")
+OTHER_NAMES: Final = {"stop_words": "stop", "random_seed": "seed", **dict.fromkeys(LEAST_NAMES[1:], LEAST_NAMES[0])}
 """Names of Triton's backends for parameters, beside ours."""
 NO_WORDS: Final[Absent] = (None, "", [], [""])
-PLACELESS: Final = ("details", "decoder_input_details", "top_n_tokens", "return_full_text")
-"""Parameters that add to an answer what Triton's shape has no place for."""
 SHARED_MEMORY: Final[dict[str, Absent]] = dict.fromkeys(
     ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"), (None,)
 )
@@ -34,9 +28,15 @@ Datatype = Literal[
 ]
 
 
+Least = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None, Field(description="Another name of `min_new_tokens`.")
+]
+
+
 class TextBody(Parameters):
     """The body of Triton's generate extension. A parameter may stand in `parameters` or beside it, once."""
 
+    lifted: ClassVar[str] = "parameters"
     later: ClassVar[dict[str, Absent]] = {
         "adapter_id": (None,),
         "watermark": (None, False),
@@ -71,18 +71,13 @@ class TextBody(Parameters):
         Annotated[int, Field(ge=0, le=2**63 - 1)] | None,
         Field(validation_alias=AliasChoices("seed", "random_seed"), description="Also `random_seed`."),
     ] = None
-    min_new_tokens: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None,
-        Field(
-            validation_alias=AliasChoices("min_new_tokens", "min_tokens", "min_length"),
-            description="Also `min_tokens`, `min_length`.",
-        ),
-    ] = None
+    min_tokens: Least = None
+    min_length: Least = None
 
     @model_validator(mode="before")
     @classmethod
     def _lift(cls, data: Any) -> Any:
-        """Puts the members of `parameters` beside it. Leaves out stop words that are none."""
+        """Puts the members of `parameters` beside it. Leaves out words that are none."""
         if not isinstance(data, dict):
             return data
         inner, outer = data.get("parameters"), {name: value for name, value in data.items() if name != "parameters"}
@@ -93,20 +88,19 @@ class TextBody(Parameters):
                 raise wrong(f"parameters.{name}", "is no parameter: send it beside `parameters`")
             if name in outer:
                 raise wrong(f"parameters.{name}", "stands beside `parameters` as well: send it once")
-        lifted = {**outer, **(inner or {})}
-        if any(lifted.get("stop_words") == nothing for nothing in NO_WORDS):
-            lifted.pop("stop_words", None)
+        lifted = without_no_words({**outer, **(inner or {})})
         _refuse_two_names(lifted)
         return lifted
 
     @model_validator(mode="after")
     def _fit_the_answer(self) -> TextBody:
-        if (self.n or 1) > 1:
-            raise unsupported("n", "must be 1: an answer in Triton's shape has one text")
-        for name in PLACELESS:
-            if getattr(self, name):
-                raise unsupported(name, "adds what an answer in Triton's shape has no place for: ask /generate")
+        self.fit_triton()
         return self
+
+    @property
+    def minimum(self) -> tuple[str, int]:
+        given = [(name, getattr(self, name)) for name in LEAST_NAMES]
+        return next(((name, least) for name, least in given if least is not None), (LEAST_NAMES[0], 0))
 
     def native(self, reference: str) -> GenerateBody:
         """Returns the native body of the same request to the model of that reference."""

@@ -18,7 +18,7 @@ from service.api.http.documented import Router
 from service.api.http.encoding import encoded, json_response
 from service.api.ollama.answer_schemas import OllamaEmbedAnswer, OllamaEmbeddingsAnswer
 from service.api.ollama.dialect import nanoseconds
-from service.api.ollama.routes import load_or_unload
+from service.api.ollama.routes import STAND_IN, load_or_unload
 from service.api.ollama.schemas import OPERATORS, OPERATORS_OPTIONS, KeepAlive, Name, OllamaOptions
 from service.api.shared.schemas import MAX_INPUTS, Absent, Dimensions, Tokens, Wire
 from service.api.shared.serialiser import WholeSerialiser
@@ -137,7 +137,8 @@ EMBEDDINGS: Final = json_body(OllamaEmbeddingsBody, any_type=True)
 async def embed(http: Request, service: ServiceDep, body: OllamaEmbedBody = EMBED) -> Response:
     """Returns a vector of each input. Without an input it loads the model, or with `keep_alive` 0 unloads it."""
     if not body.input:
-        reference, _ = await load_or_unload(http, service, body.model, body.keep_alive)
+        [request] = parse_embed(body.model_copy(update={"input": [STAND_IN]}))
+        reference, _ = await load_or_unload(http, service, body, request)
         return json_response({"model": reference, "embeddings": []})
     return await respond_whole(http, service, parse_embed(body), EmbedSerialiser())
 
@@ -146,6 +147,7 @@ async def embed(http: Request, service: ServiceDep, body: OllamaEmbedBody = EMBE
 async def embeddings(http: Request, service: ServiceDep, body: OllamaEmbeddingsBody = EMBEDDINGS) -> Response:
     """Returns a vector of the prompt. Without a prompt it loads the model, or with `keep_alive` 0 unloads it."""
     if not body.prompt:
-        await load_or_unload(http, service, body.model, body.keep_alive)
+        [request] = parse_embeddings(body.model_copy(update={"prompt": STAND_IN}))
+        await load_or_unload(http, service, body, request)
         return json_response({"embedding": []})
     return await respond_whole(http, service, parse_embeddings(body), EmbeddingsSerialiser())

@@ -8,6 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from models.manifest import Manifest
+from service.api.answering.callers import for_caller
 from service.api.answering.responses import respond
 from service.api.deps import Service, ServiceDep
 from service.api.http.audit_notes import note_change
@@ -25,14 +26,20 @@ from service.api.ollama.dialect import (
     parse_chat,
     parse_generate,
 )
-from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody
+from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
+from service.api.shared.schemas import Wire
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Deployments
+from service.errors import ContextOverflow
 from service.generation.admission import NOT_LOADED
+from service.generation.request import GenerationRequest
 
 router = Router(tags=["ollama"])
 CHAT: Final = json_body(OllamaChatBody, any_type=True)
 GENERATE: Final = json_body(OllamaGenerateBody, any_type=True)
+STAND_IN: Final = "a"
+"""A text in place of none, with which the fields of a load are checked."""
+_OF_A_LOAD: Final = frozenset({"model", "keep_alive", "stream"})
 
 
 @router.post("/api/chat", response_model=OllamaChatAnswer, responses=line_stream(OllamaChatAnswer))
@@ -40,7 +47,8 @@ async def chat(http: Request, service: ServiceDep, body: OllamaChatBody = CHAT) 
     """Answers a chat, as a stream of JSON lines unless `stream` is false. Without messages it loads the model, or with
     `keep_alive` 0 unloads it."""
     if not body.messages:
-        return await _without_text(http, service, body, ChatSerialiser)
+        request = parse_chat(body.model_copy(update={"messages": [OllamaMessage(role="user", content=STAND_IN)]}))
+        return await _without_text(http, service, body, request, ChatSerialiser)
     return await respond(http, service, [parse_chat(body)], ChatSerialiser(), stream=body.stream is not False)
 
 
@@ -49,28 +57,47 @@ async def generate(http: Request, service: ServiceDep, body: OllamaGenerateBody 
     """Answers a prompt, as a stream of JSON lines unless `stream` is false. Without a prompt it loads the model, or
     with `keep_alive` 0 unloads it."""
     if not body.prompt:
-        return await _without_text(http, service, body, GenerateSerialiser)
+        request = parse_generate(body.model_copy(update={"prompt": STAND_IN}))
+        return await _without_text(http, service, body, request, GenerateSerialiser)
     return await respond(http, service, [parse_generate(body)], GenerateSerialiser(), stream=body.stream is not False)
 
 
 async def _without_text(
-    http: Request, service: Service, body: OllamaBody, serialiser: type[OllamaSerialiser]
+    http: Request,
+    service: Service,
+    body: OllamaBody,
+    request: GenerationRequest,
+    serialiser: type[OllamaSerialiser],
 ) -> Response:
-    return json_response(serialiser.without_text(*await load_or_unload(http, service, body.model, body.keep_alive)))
+    return json_response(serialiser.without_text(*await load_or_unload(http, service, body, request)))
 
 
 async def load_or_unload(
-    http: Request, service: Service, model: str, keep_alive: float | None
+    http: Request, service: Service, body: Wire, request: GenerationRequest
 ) -> tuple[str, Literal["load", "unload"]]:
     """Loads a model, or with `keep_alive` 0 unloads it, once it does not drain or load. Returns the version and which
     of both was done; done twice it is the same, so an Idempotency-Key is only checked. Unloading takes a model from all
-    callers: it needs the scope models:write."""
+    callers: it needs the scope models:write. `request` is what the body's other fields ask of an answer, for a text
+    that stands in for none: raises what it would be refused with."""
     key_of(http)
+    keep_alive, model = request.keep_alive, request.model or ""
     note_change(http, f"deployments.{'unload' if keep_alive == 0 else 'load'}", model)
     model = service.deployments.allowed(http.state.models, model) or model
     if keep_alive == 0:
         require(http, MODELS_WRITE)
-    return await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))
+    done = await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))
+    more = (getattr(body, name) for name in body.model_fields_set - _OF_A_LOAD)
+    if keep_alive != 0 and any(value not in (None, "", []) for value in more):
+        await _require_answerable(http, service, request)
+    return done
+
+
+async def _require_answerable(http: Request, service: Service, request: GenerationRequest) -> None:
+    """Raises what the request would be refused with, also where its answer would not fit."""
+    request = for_caller(http, request, service.settings.context_policy)
+    _, found = await while_connected(http.receive, service.answers.preview(request))
+    if isinstance(found, ContextOverflow):
+        raise found
 
 
 async def _loaded_or_unloaded(

@@ -31,6 +31,7 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
+from service.api.shared.unions import BY_TYPE
 from service.text.arguments import MOST_LEVELS, is_object
 
 LATEST: Final = ":latest"
@@ -73,7 +74,7 @@ def _format(value: Any) -> Any:
 
 
 Name = Annotated[ModelReference, AfterValidator(lambda value: value.removesuffix(LATEST))]
-Format = Annotated[dict[str, Any] | str | None, BeforeValidator(_format)]
+Format = Annotated[Annotated[dict[str, Any] | str, BY_TYPE] | None, BeforeValidator(_format)]
 KeepAlive = Annotated[
     float,
     PlainValidator(seconds_of),
@@ -137,7 +138,7 @@ class OllamaBody(Wire):
     }
     model: Name
     stream: bool | None = None
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: Annotated[bool | Literal["low", "medium", "high"], BY_TYPE] | None = None
     format: Annotated[Format, Field(description='"json" or a JSON schema.')] = None
     options: OllamaOptions | None = None
     keep_alive: KeepAlive | None = None

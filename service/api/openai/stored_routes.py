@@ -16,6 +16,7 @@ from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.answer_schemas import DeletedCompletion, StoredCompletion, StoredCompletions, StoredMessages
 from service.api.openai.schemas import MetadataBody
 from service.errors import InvalidRequest
+from service.storage.model_filters import model_filter
 from service.storage.sessions import StoredAnswer, WantedAnswers
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ async def list_completions(
     order: Order = "asc",
 ) -> Response:
     """Lists the caller's stored chat completions, oldest first; `metadata[key]=value` and `model` filter."""
+    if model is not None:
+        model_filter(model)
     query = WantedAnswers(KIND, model, _metadata_of(http), after, newest_first=order == "desc")
     completions, has_more = await (await _answers(service)).all(owner, query, limit)
     return json_response(page_of([_shown(each) for each in completions], has_more=has_more))

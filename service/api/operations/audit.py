@@ -12,7 +12,7 @@ from service.api.deps import Limit, ServiceDep, Text
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.answer_schemas import Page, Shown, Time
-from service.api.shared.moments import moment_of
+from service.api.shared.moments import moment_of, require_order
 from service.storage.audit.chain import Outcome
 from service.storage.cursors import decode, encode
 
@@ -63,8 +63,10 @@ async def list_audit(
     texts = {"action": action, "outcome": outcome, "subject": subject, "owner": owner}
     wanted = {name: text.replace("\x00", "") for name, text in texts.items() if text is not None}
     before = None if cursor is None else decode(KIND, cursor, _is_number)[0]
+    begin, end = _micros(since, "since"), _micros(until, "until")
+    require_order(begin, end)
     trail = await service.audit.trail()
-    rows, has_more = await trail.all(wanted, _micros(since, "since"), _micros(until, "until"), before, limit)
+    rows, has_more = await trail.all(wanted, begin, end, before, limit)
     next_cursor = encode(KIND, rows[-1].number, "") if has_more else None
     return json_response({"data": [row.shown() for row in rows], "next_cursor": next_cursor})
 

@@ -21,7 +21,7 @@ from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.shared.answer_schemas import Shown, Time
 from service.api.shared.schemas import Wire
-from service.storage.keys import Key, KeyLimits
+from service.storage.keys import Key
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 ScopeName = Literal["generate", "sessions", "models:read", "models:write", "metrics", "admin"]
@@ -54,9 +54,9 @@ Count = Annotated[int, Field(ge=1, le=1 << 53)]
 
 
 class LimitsBody(Wire):
-    """What a key may use of all instances, and `concurrent` requests at a time of each; what is absent has no limit.
-    Tokens are those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are
-    those of the scope `generate`."""
+    """What a key may use of all instances, and `concurrent` requests at a time of each; null is no limit. Tokens are
+    those of prompts and answers, and count when an answer has ended. A day begins at 00:00 UTC. Requests are those of
+    the scope `generate`."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -84,7 +84,8 @@ class KeyBody(_Body):
 
 
 class KeyChangeBody(_Body):
-    """The fields to change: an absent one stays as it is; null takes `models`, `expires_at` or `limits` away."""
+    """The fields to change: an absent one stays as it is, and so does an absent one of `limits`; null takes `models`,
+    `expires_at`, `limits` or one of them away."""
 
     name: Name = ""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=6)] = Field(default_factory=list)
@@ -177,7 +178,7 @@ def _same(value: Any) -> Any:
 _FACTS: Final[Mapping[str, Any]] = {
     "scopes": frozenset,
     "models": lambda models: models and frozenset(models),
-    "limits": lambda limits: limits and KeyLimits(**limits.model_dump()),
+    "limits": lambda limits: limits and limits.model_dump(exclude_unset=True),
 }
 """How a key has the fields of a body."""
 

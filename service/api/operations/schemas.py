@@ -8,6 +8,7 @@ from pydantic import Field
 
 from service.api.shared.answer_schemas import Object, Precision, Shown
 from service.api.shared.schemas import ModelReference, Wire
+from service.api.shared.unions import BY_TYPE
 from service.settings import MAX_REPLICAS
 
 MAX_PROFILE_STEPS = 1000
@@ -22,7 +23,7 @@ class DeploymentBody(Wire):
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
     draft: ModelReference | None = None
     engine: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    engine_options: Annotated[dict[str, int | str], Field(max_length=64)] | None = None
+    engine_options: Annotated[dict[str, Annotated[int | str, BY_TYPE]], Field(max_length=64)] | None = None
     max_model_len: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 
 

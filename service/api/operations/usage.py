@@ -13,8 +13,9 @@ from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.scopes import ADMIN
 from service.api.shared.answer_schemas import Page, Shown, Time
-from service.api.shared.moments import moment_of
-from service.errors import InvalidRequest, NotFound
+from service.api.shared.moments import moment_of, require_order
+from service.errors import NotFound
+from service.storage.model_filters import model_filter
 from service.storage.usage import DAY, HOUR, Used, Wanted
 
 PERIODS: Final = {"hour": HOUR, "day": DAY}
@@ -61,8 +62,9 @@ async def list_usage(
     name or `name:version`."""
     end = math.floor(service.answers.usage.clock()) + 1 if until is None else _seconds(until, "until")
     begin = end - USUAL_SECONDS if since is None else _seconds(since, "since")
-    if begin > end:
-        raise InvalidRequest("`since` is after `until`: send the earlier time as `since`", param="since")
+    require_order(begin, end)
+    if model is not None:
+        model_filter(model)
     if ADMIN not in http.state.scopes:
         key = _own(owner, key)
     wanted = Wanted(begin, end, PERIODS[by], key, model)

@@ -22,6 +22,7 @@ from models.repository.parsers import Parsers, parsers_of, put_parsers
 from models.repository.report import Report
 from models.repository.repository import Repository
 from models.repository.standing import Gate, Standing, standings
+from models.weights.targets import require_target
 from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
@@ -43,6 +44,7 @@ from service.storage.cursors import decode, encode
 
 PREFIX: Final = "/v1/repository/models"
 PAGE: Final = 100
+MODELS: Final = "models"
 VERSIONS: Final = "versions"
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
@@ -54,7 +56,7 @@ QUANTIZE: Final = json_body(QuantizeBody)
 
 
 @router.get(PREFIX, response_model=ModelPage)
-async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") -> Response:
+async def list_models(service: ServiceDep, query: Text = "", cursor: Text | None = None) -> Response:
     """Lists models whose name contains `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
     return json_response(await asyncio.to_thread(_page, service.deployments.repository, query, cursor))
 
@@ -119,8 +121,9 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
 async def quantize_version(
     service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
 ) -> Response:
-    """Makes a version of lower precision from this one, as a job."""
+    """Makes a version of lower precision from this one, as a job. 409 where this one cannot become it."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
+    require_target(manifest, body.precision, body.group_size)
     return _accepted(service, "quantize", {"model": manifest.reference, "author": actor, **body.model_dump()})
 
 
@@ -171,10 +174,11 @@ def _accepted(service: Service, kind: Any, arguments: dict[str, Any]) -> Respons
     return json_response(job, 202, {"Location": f"/v1/jobs/{job.id}"})
 
 
-def _page(repository: Repository, query: str, cursor: str) -> dict[str, Any]:
-    names = [name for name in repository.models() if query.lower() in name and name > cursor]
+def _page(repository: Repository, query: str, cursor: str | None) -> dict[str, Any]:
+    last = "" if cursor is None else decode(MODELS, cursor, lambda position: isinstance(position, str))[0]
+    names = [name for name in repository.models() if query.lower() in name and name > last]
     data = [_summary(repository, name) for name in names[:PAGE]]
-    return {"data": data, "next_cursor": names[PAGE - 1] if len(names) > PAGE else None}
+    return {"data": data, "next_cursor": encode(MODELS, names[PAGE - 1], "") if len(names) > PAGE else None}
 
 
 def _summary(repository: Repository, name: str) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class RolloutLimitsBody(Wire):
 
 
 class RolloutBody(Wire):
-    """`weight` is in percent; 0 with `shadow` compares answers and routes no request to the candidate."""
+    """`weight` is in percent; 0 with `shadow` compares answers and routes no request to the candidate. Where a rollout
+    of the candidate runs, `sticky`, `shadow` and each of `guards` that is not sent stays as it is."""
 
     candidate: Version
     weight: Annotated[float, Field(ge=0, le=100)]

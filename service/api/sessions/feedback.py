@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from starlette.responses import Response, StreamingResponse
 
-from models.manifest import ModelReference
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router, lines
@@ -17,6 +16,7 @@ from service.api.http.encoding import NDJSON, encode, json_response
 from service.api.shared.answer_schemas import Page, Shown, Time
 from service.api.shared.schemas import Wire, wrong
 from service.errors import InvalidRequest
+from service.storage.model_filters import model_filter
 from service.storage.sessions import NewVote, Pair, Tally, Vote
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ class Tallies(Shown):
     data: list[TallyShown]
 
 
-ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
 router = Router(prefix="/v1/feedback", tags=["feedback"])
 BODY: Final = json_body(FeedbackBody)
 REPLACED: Final[dict[int | str, dict[str, Any]]] = {
@@ -147,12 +146,10 @@ def _trainable(pair: Pair) -> dict[str, Any]:
 
 
 def _filters(model: str | None, version: str | None) -> tuple[str | None, str | None]:
-    """Returns the name and the version that are asked for. Raises InvalidReference, InvalidRequest."""
+    """Returns the name and the version that are asked for. Raises InvalidRequest."""
     if model is None:
         return None, version
-    reference = ModelReference.parse(model)
-    if reference.alias is not None:
-        raise InvalidRequest(ALIAS, param="model")
+    reference = model_filter(model)
     if None not in (version, reference.version) and version != reference.version:
         raise InvalidRequest(f"`version` is another one than {model}'s: send one of them", param="version")
     return reference.name, reference.version or version

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from fastapi import Header, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.api.answering.responses import respond
@@ -20,7 +20,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body, read_lines
 from service.api.http.documented import Router, lines, streams
 from service.api.http.encoding import NDJSON, json_response
-from service.api.http.headers import etag, revision_of
+from service.api.http.headers import IfMatch, etag, revision_of
 from service.api.sessions.schemas import (
     ForkBody,
     MessageBody,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "/v1/sessions"
 TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
 router = Router(prefix=PREFIX, tags=["sessions"])
-IfMatch = Annotated[str | None, Header()]
 SESSION: Final = json_body(SessionBody)
 MESSAGE: Final = json_body(MessageBody)
 FORK: Final = json_body(ForkBody)
@@ -140,9 +139,11 @@ async def delete_message(
 
 
 @router.post("/{session_id}/fork", response_model=SessionShown, status_code=201)
-async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK) -> Response:
+async def fork(
+    service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK, if_match: IfMatch = None
+) -> Response:
     """Makes a new session with the messages up to `at`."""
-    return _one(await (await _store(service)).fork(owner, session_id, body.at), 201)
+    return _one(await (await _store(service)).copies.fork(owner, session_id, body.at, revision_of(if_match)), 201)
 
 
 @router.post("/{session_id}/regenerate", response_model=GenerateAnswer, responses=streams(TokenEvent))
@@ -159,7 +160,7 @@ async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Respo
     """Returns JSON lines, the session and then its messages, which `import` takes."""
     store = await _store(service)
     before = await store.get(owner, session_id)
-    lines = await store.export(owner, session_id)
+    lines = await store.copies.export(owner, session_id)
     return Response(b"".join(line + b"\n" for line in lines), headers=etag(before.revision), media_type=NDJSON)
 
 
@@ -169,7 +170,7 @@ async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) ->
     limit = service.settings.sessions_max_import_bytes
     lines = await read_lines(http, NDJSON, limit, "DOSIRAK_SESSIONS_MAX_IMPORT_BYTES")
     _check_model(service, _model_of(lines))
-    return _one(await (await _store(service)).import_lines(owner, lines), 201)
+    return _one(await (await _store(service)).copies.import_lines(owner, lines), 201)
 
 
 def _check_model(service: Service, model: str | None) -> None:

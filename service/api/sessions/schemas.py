@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from service.api.shared.answer_schemas import CalledTool, FinishReason, Object, Page, Receipt, Shown, Time, Usage
 from service.api.shared.schemas import ModelReference, Wire, wrong
+from service.api.shared.unions import BY_TYPE
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -20,7 +21,7 @@ class SessionBody(Wire):
     system: str | None = None
     policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     metadata: dict[str, Any] | None = None
-    ttl_seconds: float | int | None = None
+    ttl_seconds: Annotated[float | int, BY_TYPE] | None = None
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields that the client sent."""

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from service.api.http.errors import hidden
 from service.api.shared.schemas import Absent, ChatMessage, Wire, unsupported, wrong
+from service.api.shared.unions import BY_TYPE
 from service.errors import InvalidRequest, UnsupportedField
 from service.generation.request import SessionTurn
 from service.text.messages import Message, Tool
@@ -21,8 +21,6 @@ from service.text.tools import ToolUse
 from service.text.tools.formats import TOOL_FORMATS
 
 MAX_TOOLS: Final = 128
-WORD: Final = hidden("word")
-OBJECT: Final = hidden("object")
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
 
@@ -70,8 +68,8 @@ def _named(value: Any) -> Any:
 
 Tools = Annotated[list[ToolFields], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedTool, Tag(OBJECT)],
-    Discriminator(lambda value: OBJECT if isinstance(value, dict | NamedTool) else WORD),
+    Literal["none", "auto", "required"] | NamedTool,
+    BY_TYPE,
     BeforeValidator(_named, json_schema_input_type=str | NamedTool),
 ]
 
@@ -140,8 +138,9 @@ def use_of(tools: tuple[Tool, ...], choice: str, name: str | None, *, is_paralle
     return ToolUse(tools, name or choice, is_named=name is not None, is_parallel=is_parallel)
 
 
+TemplateVariable = Annotated[bool | int | float | str, BY_TYPE] | None
 TemplateVariables = Annotated[
-    dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], bool | int | float | str | None],
+    dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], TemplateVariable],
     Field(max_length=32, description="Variables of the version's chat template, such as enable_thinking."),
 ]
 

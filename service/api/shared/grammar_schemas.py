@@ -8,12 +8,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from service.api.shared.schemas import NOTHING, Absent, Wire, wrong
+from service.api.shared.unions import BY_TYPE
 from service.errors import UnsupportedField
 from service.text.grammars import Grammar
 
 MAX_OPTIONS: Final = 4096
 SchemaJson = Annotated[
-    dict[str, Any] | str | bool, Field(description="A JSON schema: an object, its JSON as text, true or false.")
+    dict[str, Any] | str | bool,
+    BY_TYPE,
+    Field(description="A JSON schema: an object, its JSON as text, true or false."),
 ]
 Option = Annotated[str, Field(min_length=1, max_length=4096)]
 Options = Annotated[list[Option], Field(min_length=1, max_length=MAX_OPTIONS, fail_fast=True)]
@@ -25,7 +28,7 @@ class NamedSchema(Wire):
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | bool, Field(alias="schema", description="A JSON schema.")] = True
+    schema_: Annotated[dict[str, Any] | bool, BY_TYPE, Field(alias="schema", description="A JSON schema.")] = True
     strict: bool | None = None
 
 
@@ -55,7 +58,7 @@ class GrammarFields(Wire):
     `choice`, a grammar for `lark`; `json_object` has none."""
 
     type: Literal["json", "json_schema", "json_object", "regex", "choice", "lark"]
-    value: SchemaJson | Options | None = None
+    value: Annotated[SchemaJson | Options, BY_TYPE] | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> GrammarFields:

@@ -7,6 +7,12 @@ from datetime import UTC, datetime
 from service.errors import InvalidRequest
 
 
+def require_order(since: float | None, until: float | None) -> None:
+    """Raises InvalidRequest for a span that ends before it begins; None is open."""
+    if since is not None and until is not None and since > until:
+        raise InvalidRequest("`since` is after `until`: send the earlier time as `since`", param="since")
+
+
 def moment_of(text: str, param: str) -> datetime:
     """Returns the time in UTC, which a text without a zone has. Raises InvalidRequest, which names the parameter."""
     try:

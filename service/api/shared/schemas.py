@@ -4,12 +4,13 @@ name."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from service.context.budget import MOST_PINS, ContextOptions
+from service.context.budget import MOST_PINS, READERS, ContextOptions
 from service.errors import InvalidRequest
 from service.text.arguments import MOST_LEVELS, whole
 from service.text.messages import Document, Message, ToolCall
@@ -40,8 +41,9 @@ def unsupported(field: str, why: str) -> PydanticCustomError:
 
 
 def wrong(field: str, text: str) -> PydanticCustomError:
-    """Returns an error that becomes InvalidRequest about `field`, for rules over several fields."""
-    return PydanticCustomError("wrong_field", "{text}", {"at": (field,), "text": text})
+    """Returns an error that becomes InvalidRequest about `field`, for rules over several fields. A field's own
+    validator names no field, as of `unsupported`."""
+    return PydanticCustomError("wrong_field", "{text}", {"at": (field,) if field else (), "text": text})
 
 
 class Wire(BaseModel):
@@ -72,6 +74,7 @@ def _joined_parts(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     texts = []
+    unknown = list[InitErrorDetails]()
     for index, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text"):
@@ -80,9 +83,13 @@ def _joined_parts(value: Any) -> Any:
                 "unsupported",
                 {"at": (index, "type"), "why": "must be text: this model reads text"},
             )
-        if not isinstance(part.get("text"), str) or part.keys() - {"type", "text"}:
+        if not isinstance(part.get("text"), str):
             raise wrong_part(index)
         texts.append(part["text"])
+        extra = [name for name in part if name not in ("type", "text")]
+        unknown += (InitErrorDetails(type="extra_forbidden", loc=(index, each), input=part[each]) for each in extra)
+    if unknown:
+        raise ValidationError.from_exception_data("TextParts", unknown)
     return "\n".join(texts)
 
 
@@ -99,7 +106,11 @@ def _bias(value: Any) -> Any:
         if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 11):
             text = f"has the key {key[:40]!r}: keys are token ids, written as decimal numbers"
             raise PydanticCustomError("wrong_field", "{text}", {"text": text})
-    return {int(key): bias for key, bias in value.items()}
+    biases = {int(key): bias for key, bias in value.items()}
+    if len(biases) < len(value):
+        twice = next(id for id, count in Counter(map(int, value)).items() if count > 1)
+        raise PydanticCustomError("wrong_field", "{text}", {"text": f"has two keys for the token {twice}: send one"})
+    return biases
 
 
 TextParts = Annotated[
@@ -306,6 +317,15 @@ class ContextFields(Wire):
     low_water: Annotated[float, Field(gt=0, lt=1)] | None = None
     pin: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MOST_PINS)] = []
     inspect: bool | None = None
+
+    @model_validator(mode="after")
+    def _fit_the_policy(self) -> ContextFields:
+        """A policy that is not the request's own leaves a note in the receipt instead."""
+        unread = self.options().unread if self.policy is not None else ()
+        if unread:
+            readers = ", ".join(READERS[unread[0]])
+            raise unsupported(unread[0], f"cannot act with policy {self.policy}: remove it, or choose {readers}")
+        return self
 
     def options(self) -> ContextOptions:
         fields = self.model_dump(exclude={"pin", "inspect"})

@@ -5,29 +5,45 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, body_of
 from service.api.shared.chat_schemas import tool_use_of, turn_of
-from service.api.shared.grammar_schemas import GrammarFields, refuse_beside
+from service.api.shared.grammar_schemas import refuse_beside
 from service.api.shared.sampling import Sampling, sampling_of
 from service.api.shared.serialiser import Serialiser
 from service.api.tgi import answers as tgi
 from service.api.tgi.schemas import GenerateBody, GenerationFields, Parameters, RegenerateBody
 from service.context.prompt import Chat, Ids, Source, Text
-from service.errors import DosirakError, UnsupportedField
+from service.errors import DosirakError, InvalidRequest, UnsupportedField
 from service.generation.answer import Answer, Delta
 from service.generation.request import CHANCE, Choices, GenerationRequest, SessionTurn
 from service.settings import Settings
 from service.text.grammars import Grammar
 
 
-def native_grammar(fields: GrammarFields | None, min_new_tokens: int | None, ignore_eos: bool | None) -> Grammar | None:
-    """Returns the grammar of `parameters.grammar`."""
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How errors speak of a body. `prefix` stands before the names of parameters. `unstreamed` says what to do for an
+    answer in one piece."""
+
+    prefix: str = "parameters."
+    unstreamed: str = "send stream false"
+
+
+NATIVE: Final = Wording()
+ALWAYS_STREAMS: Final = Wording(unstreamed="send the request to /generate with stream false")
+TRITON: Final = Wording(prefix="")
+
+
+def native_grammar(parameters: Parameters, prefix: str) -> Grammar | None:
+    """Returns the grammar of the parameters, whose names have the `prefix`."""
+    fields = parameters.grammar
     if fields is None:
         return None
-    field = "parameters.grammar.value"
+    field = f"{prefix}grammar.value"
     match fields.type, fields.value:
         case "regex", str(pattern):
             grammar = Grammar.of_regex(pattern, field)
@@ -36,17 +52,19 @@ def native_grammar(fields: GrammarFields | None, min_new_tokens: int | None, ign
         case "choice", list(options):
             grammar = Grammar.of_choice(options, field)
         case "json_object", _:
-            grammar = Grammar.of_json_object("parameters.grammar")
+            grammar = Grammar.of_json_object(f"{prefix}grammar")
         case "json_schema", {"schema": schema, **rest} if rest.keys() <= {"name", "description", "strict"}:
             grammar = Grammar.of_json_schema(schema, f"{field}.schema")
         case _, schema:
             grammar = Grammar.of_json_schema(schema, field)
-    refuse_beside(grammar, "parameters.", min_new_tokens=min_new_tokens, ignore_eos=ignore_eos)
+    name, least = parameters.minimum
+    refuse_beside(grammar, prefix, **{name: least}, ignore_eos=parameters.ignore_eos)
     return grammar
 
 
-def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> GenerationRequest:
-    """Returns the request of a body. Raises UnsupportedField for what a stream of one answer cannot do."""
+def parse(body: GenerateBody, settings: Settings, *, stream: bool, wording: Wording = NATIVE) -> GenerationRequest:
+    """Returns the request of a body. Raises UnsupportedField for what a stream of one answer cannot do, InvalidRequest
+    for a minimum of tokens above the default maximum."""
     turn, continues = None, body.continue_final_message
     if body.session_id is not None:
         turn = turn_of(body.session_id, tuple(each.message() for each in body.messages or ()), continues)
@@ -55,6 +73,7 @@ def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> Generation
         settings,
         source=_source(body),
         stream=stream,
+        wording=wording,
         turn=turn,
         continues=continues,
         model=body.reference,
@@ -73,28 +92,36 @@ def parse_regenerate(body: RegenerateBody, session_id: str, settings: Settings) 
 
 
 def _request(
-    fields: GenerationFields, settings: Settings, *, source: Source, stream: bool, **more: Any
+    fields: GenerationFields,
+    settings: Settings,
+    *,
+    source: Source,
+    stream: bool,
+    wording: Wording = NATIVE,
+    **more: Any,
 ) -> GenerationRequest:
-    parameters = fields.parameters
+    parameters, prefix = fields.parameters, wording.prefix
     if stream:
-        _refuse_in_streams(parameters)
+        _refuse_in_streams(parameters, wording)
+    _refuse_above_default(parameters, settings.default_max_new_tokens, prefix)
     choices = Choices(tuple(fields.choices)) if isinstance(fields, GenerateBody) and fields.choices else None
     n = len(choices.texts) if choices else parameters.n or 1
     return GenerationRequest(
         id=f"gen-{uuid.uuid4().hex}",
         source=source,
         **_sampling(parameters),
+        min_tokens_field=f"{prefix}{parameters.minimum[0]}",
         seed=parameters.seed,
         ignore_eos=bool(parameters.ignore_eos),
         max_new_tokens=parameters.new_tokens or settings.default_max_new_tokens,
         truncate=parameters.truncate,
         context=fields.context.options() if fields.context else None,
         stop=tuple(parameters.stop or ()),
-        grammar=native_grammar(parameters.grammar, parameters.min_new_tokens, parameters.ignore_eos),
+        grammar=native_grammar(parameters, prefix),
         include_stop=bool(parameters.include_stop),
         n=n,
         best_of=parameters.best_of or n,
-        logprobs=parameters.top_n_tokens or (0 if stream or parameters.details else None),
+        logprobs=parameters.top_n_tokens or (0 if stream or parameters.wants_details else None),
         prompt_logprobs=0 if parameters.decoder_input_details else None,
         choices=choices,
         priority=fields.priority,
@@ -111,7 +138,19 @@ def _source(body: GenerateBody) -> Source:
     return Text(body.inputs) if body.inputs is not None else Text(body.text_input or "", name="text_input")
 
 
-def _refuse_in_streams(parameters: Parameters) -> None:
+def _refuse_above_default(parameters: Parameters, most: int, prefix: str) -> None:
+    """Raises InvalidRequest for a minimum of tokens that the default maximum does not reach."""
+    field, least = parameters.minimum
+    if parameters.new_tokens is None and least > most:
+        raise InvalidRequest(
+            f"`{prefix}{field}` is {least}, and without max_new_tokens an answer has at most {most} tokens here: lower "
+            "it, or send max_new_tokens as well",
+            param=f"{prefix}{field}",
+            default_max_new_tokens=most,
+        )
+
+
+def _refuse_in_streams(parameters: Parameters, wording: Wording) -> None:
     for field, is_set in (
         ("n", (parameters.n or 1) > 1),
         ("best_of", (parameters.best_of or 1) > 1),
@@ -119,15 +158,15 @@ def _refuse_in_streams(parameters: Parameters) -> None:
         ("decoder_input_details", parameters.decoder_input_details),
     ):
         if is_set:
-            name = f"parameters.{field}"
-            raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or send stream false", param=name)
+            name = f"{wording.prefix}{field}"
+            raise UnsupportedField(f"`{name}` cannot act in a stream: remove it, or {wording.unstreamed}", param=name)
 
 
 def _sampling(parameters: Parameters) -> Sampling:
     """Returns greedy sampling unless `Parameters.samples`, whatever the version's author wants. With sampling,
     `temperature` is 1 where nobody sets it, as in TGI; 0 stays greedy."""
     temperature = {"temperature": 1.0 if parameters.samples else 0.0}
-    made = sampling_of(parameters, defaults=temperature, min_tokens=parameters.min_new_tokens)
+    made = sampling_of(parameters, defaults=temperature, min_tokens=parameters.minimum[1])
     made["unset"] -= {CHANCE} if parameters.samples else {CHANCE, "temperature"}
     return made
 
@@ -142,7 +181,7 @@ class NativeSerialiser(Serialiser):
     @classmethod
     def of(cls, fields: GenerationFields) -> NativeSerialiser:
         prefix = fields.inputs or "" if isinstance(fields, GenerateBody) else ""
-        return cls(prefix if fields.parameters.return_full_text else "", bool(fields.parameters.details))
+        return cls(prefix if fields.parameters.return_full_text else "", fields.parameters.wants_details)
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers

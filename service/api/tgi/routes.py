@@ -15,12 +15,14 @@ from service.api.http.bodies import json_body
 from service.api.http.connection import while_connected
 from service.api.http.documented import Router, streams
 from service.api.http.encoding import json_response
+from service.api.http.headers import etag
 from service.api.tgi import dialect as native
 from service.api.tgi.answer_schemas import ChoicesAnswer, GenerateAnswer, GenerateEvent, Preview, TritonAnswer
 from service.api.tgi.answers import ChoicesSerialiser
 from service.api.tgi.dialect import TritonSerialiser
 from service.api.tgi.schemas import GenerateBody
 from service.errors import ContextOverflow, UnsupportedField
+from service.generation.request import GenerationRequest
 
 router = Router()
 TAGS: Final[list[str | Enum]] = ["generate"]
@@ -36,7 +38,7 @@ BODY: Final = json_body(GenerateBody)
 async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Generates text for a prompt, a chat or token ids; `stream` chooses between one JSON body and server-sent
     events."""
-    return await _answer(http, service, body, body.stream)
+    return await _answer(http, service, body)
 
 
 @router.post(
@@ -44,20 +46,26 @@ async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY
 )
 async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Does as `/generate`: huggingface_hub's client posts here."""
-    return await _answer(http, service, body, body.stream)
+    return await _answer(http, service, body)
 
 
 @router.post("/generate_stream", tags=TAGS, responses=streams(GenerateEvent), response_class=Response)
 async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Does as `/generate` with `stream` true."""
-    return await _answer(http, service, body, True)
+    return await _answer(http, service, body, always_streams=True)
 
 
-async def _answer(http: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
+def _request(http: Request, service: Service, body: GenerateBody, always_streams: bool = False) -> GenerationRequest:
+    """Returns the request of a body, and notes its caller."""
     note_caller(http, body.request_id, body.user)
-    if body.choices is not None and stream:
+    if body.choices is not None and always_streams:
         raise UnsupportedField("`choices` are no stream: send them to /generate with stream false", param="choices")
-    request = native.parse(body, service.settings, stream=stream)
+    wording = native.ALWAYS_STREAMS if always_streams else native.NATIVE
+    return native.parse(body, service.settings, stream=always_streams or body.stream, wording=wording)
+
+
+async def _answer(http: Request, service: Service, body: GenerateBody, always_streams: bool = False) -> Response:
+    request = _request(http, service, body, always_streams)
     if body.choices is not None:
         return await respond_whole(http, service, [request], ChoicesSerialiser())
     if body.text_input is not None and request.context is not None and request.context.inspect:
@@ -67,18 +75,30 @@ async def _answer(http: Request, service: Service, body: GenerateBody, stream: b
             param="context.inspect",
         )
     kind = native.NativeSerialiser if body.text_input is None else TritonSerialiser
-    return await respond(http, service, [request], kind.of(body), stream=stream)
+    return await respond(http, service, [request], kind.of(body), stream=always_streams or body.stream)
 
 
 @router.post("/v1/context/preview", tags=["context"], response_model=Preview)
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
-    """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
-    request = native.parse(body, service.settings, stream=False)
-    request = for_caller(http, request, service.settings.context_policy)
+    """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal; of a session
+    also its revision."""
+    request = for_caller(http, _request(http, service, body), service.settings.context_policy)
+    service.answers.refuse_more_than_all([request])
+    headers = await _revision(service, request)
     deployment, outcome = await while_connected(http.receive, service.answers.preview(request))
     manifest = deployment.manifest
     version = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(outcome, ContextOverflow):
         refusal = {"error": outcome.message, "code": outcome.code, **outcome.numbers}
-        return json_response({**version, "would_refuse": True, "context": None, **refusal})
-    return json_response({**version, "would_refuse": False, "context": outcome.shown(outcome.receipt)})
+        return json_response({**version, "would_refuse": True, "context": None, **refusal}, headers=headers)
+    shown = {**version, "would_refuse": False, "context": outcome.shown(outcome.receipt)}
+    return json_response(shown, headers=headers)
+
+
+async def _revision(service: Service, request: GenerationRequest) -> dict[str, str]:
+    """Returns the header with the revision of the request's session before it is read; none without a session. Raises
+    NotFound, Unavailable."""
+    if request.turn is None:
+        return {}
+    store = await service.answers.conversations.store()
+    return etag((await store.get(request.turn.owner, request.turn.session)).revision)

@@ -3,7 +3,7 @@ key."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator
 
@@ -48,6 +48,25 @@ MAX_CHOICE_CHARACTERS = 2048
 BESIDE_CHOICES = frozenset({"truncate", "adapter_id"})
 """Parameters that shape the prompt; the others shape a text, and choices have none."""
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
+PLACELESS: Final = ("details", "decoder_input_details", "top_n_tokens", "return_full_text")
+"""Parameters that add to an answer what Triton's shape has no place for."""
+WORDS: Final = ("bad_words", "stop_words")
+"""Triton's lists of words."""
+
+
+def without_no_words(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields without the empty strings among Triton's words, and without a list that has no others:
+    clients of Triton send those where they want nothing."""
+    if fields.keys().isdisjoint(WORDS):
+        return fields
+    found = dict[str, Any]()
+    for name, value in fields.items():
+        if name in WORDS:
+            value = [each for each in value if each != ""] if isinstance(value, list) else value
+            if value in (None, "", []):
+                continue
+        found[name] = value
+    return found
 
 
 class Parameters(SamplingFields):
@@ -57,8 +76,8 @@ class Parameters(SamplingFields):
 
     later: ClassVar[dict[str, Absent]] = {
         "watermark": (None, False),
-        "bad_words": (None, [], [""]),
-        "stop_words": (None, [], [""]),
+        "bad_words": (None, "", [], [""]),
+        "stop_words": (None, "", [], [""]),
     }
     reasons: ClassVar[dict[str, str]] = {
         "watermark": "cannot act: answers get no watermark here; remove it",
@@ -77,7 +96,9 @@ class Parameters(SamplingFields):
     do_sample: bool | None = None
     n: Sequences | None = None
     best_of: Sequences | None = None
-    details: bool | None = None
+    details: Annotated[
+        bool | None, Field(description="decoder_input_details and top_n_tokens ask for them as well.")
+    ] = None
     decoder_input_details: bool | None = None
     top_n_tokens: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_full_text: bool | None = None
@@ -86,19 +107,47 @@ class Parameters(SamplingFields):
     ignore_eos: bool | None = None
     adapter_id: Annotated[ModelReference | None, Field(description="TGI's name for an adapter's `model`.")] = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_no_words_out(cls, data: Any) -> Any:
+        return without_no_words(data) if isinstance(data, dict) else data
+
     @model_validator(mode="after")
     def _agree(self) -> Parameters:
         if self.max_tokens is not None and self.max_new_tokens is not None:
             raise wrong("max_tokens", "is another name of max_new_tokens: send one of them")
         if self.best_of is not None and self.best_of < (self.n or 1):
             raise wrong("best_of", "must be at least n")
-        if (self.min_new_tokens or 0) > (self.new_tokens or MAX_TOKENS):
-            raise wrong("min_new_tokens", "must not be larger than max_new_tokens")
+        name, least = self.minimum
+        if least > (self.new_tokens or MAX_TOKENS):
+            most = "max_new_tokens" if self.max_tokens is None else "max_tokens"
+            raise wrong(name, f"must not be larger than {most}")
         return self
 
     @property
     def new_tokens(self) -> int | None:
         return self.max_tokens if self.max_new_tokens is None else self.max_new_tokens
+
+    @property
+    def minimum(self) -> tuple[str, int]:
+        """Returns the least number of tokens, and the field that says it, as its client calls it."""
+        return "min_new_tokens", self.min_new_tokens or 0
+
+    @property
+    def wants_details(self) -> bool:
+        """Returns whether the answer has details: what stands nowhere else asks for them too, as in TGI."""
+        return bool(self.details or self.decoder_input_details or self.top_n_tokens)
+
+    def fit_triton(self, prefix: str = "") -> None:
+        """Raises for what an answer in Triton's shape, of one text, does not show."""
+        if (self.n or 1) > 1:
+            raise unsupported(f"{prefix}n", "must be 1: an answer in Triton's shape has one text")
+        for name in PLACELESS:
+            if getattr(self, name):
+                raise unsupported(
+                    f"{prefix}{name}",
+                    "adds what an answer in Triton's shape has no place for: ask /generate with inputs",
+                )
 
     @property
     def samples(self) -> bool:
@@ -168,6 +217,8 @@ class GenerateBody(GenerationFields):
             one_answer(self.parameters.best_of or 1, "parameters.best_of")
         if self.documents and self.messages is None:
             raise unsupported("documents", "are placed by the chat template: send messages")
+        if self.text_input is not None:
+            self.parameters.fit_triton("parameters.")
         if self.parameters.return_full_text and self.inputs is None:
             raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
         return self

@@ -6,6 +6,7 @@ A check that fails raises CannotStart: one sentence that says what is wrong, and
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import pwd
@@ -26,8 +27,10 @@ from models.repository.repository import Repository
 from service.errors import DosirakError
 from service.host import absent
 from service.settings import Settings
+from service.storage.outages import SESSIONS, Outages
 
 PORTS_TRIED: Final = 20
+PATIENCE_SECONDS: Final = 5.0
 FIRST_UNPRIVILEGED: Final = 1024
 ELSEWHERE: Final = "or choose another directory with DOSIRAK_DATA_DIR"
 LITTLE_SPACE: Final = 64 * 1024 * 1024
@@ -71,7 +74,7 @@ def is_dosirak(settings: Settings) -> bool:
 
 
 class CannotStart(DosirakError):
-    """The server cannot start; the message says what to do."""
+    """The server, or another command, cannot start; the message says what to do."""
 
 
 def listening_address(settings: Settings) -> str:
@@ -170,6 +173,29 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def check_database(settings: Settings) -> None:
+    """Raises CannotStart for a SQLite database that a newer release wrote, and for a URL that names no file. Other
+    failures may pass: the server tries again."""
+    from service.storage.database import migrating
+    from service.storage.database.database import Database, sqlite_file
+
+    async def look() -> None:
+        database = Database(settings.session_database, PATIENCE_SECONDS, outages=Outages(SESSIONS, is_logged=False))
+        try:
+            await migrating.require_head(database)
+        finally:
+            await database.close()
+
+    try:
+        file = sqlite_file(settings.session_database)
+        if file is not None and file.exists():
+            asyncio.run(look())
+    except (migrating.NewerDatabase, ValueError) as error:
+        raise CannotStart(f"the database of sessions cannot be used: {error}") from None
+    except (migrating.OlderDatabase, DosirakError, OSError):
+        return
 
 
 def check_space(repository: Repository, directory: Path, reference: str = DEMO) -> str | None:

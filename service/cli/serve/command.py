@@ -33,7 +33,9 @@ from models.repository import published
 from models.repository.repository import Repository
 from service.cli import needs
 from service.cli.audit import tell
+from service.cli.foreign import plain
 from service.cli.preparation import Preparation, Prepared, Words
+from service.cli.reports import DAMAGED, NOT_MEASURED, report_of
 from service.cli.serve.checks import check_directory, listening_address
 from service.cli.settings import settings_or_exit, settings_with_file
 from service.cli.terminal import complete_model, complete_reference, console
@@ -99,17 +101,24 @@ def serve(
     from service.cli.serve.serving import serve as run
 
     settings = settings_with_file(console, settings_file) if settings_file else settings_or_exit(console)
+    check_directory(settings.data_dir)
     if draft is not None:
         settings = settings.model_copy(update={"draft_model": draft})
     if settings.draft_model is not None:
         open_repository(settings).resolve(settings.draft_model)  # now, not when it loads
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
+    has_options = bool(precision or name or evaluate or pull)
     if model is None:
-        if precision or name or evaluate or pull:
+        if has_options:
             raise typer.BadParameter("--precision, --name, --evaluate and --pull belong to a MODEL: name one")
         raise typer.Exit(_serve_default(settings))
     if _is_demo(settings, model):
+        if has_options:
+            raise typer.BadParameter(
+                f"--precision, --name, --evaluate and --pull change how a version is made, and {model} comes as it is: "
+                "leave them out"
+            )
         raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
     raise typer.Exit(_serve_prepared(settings, words))
@@ -121,7 +130,6 @@ def _serve_default(settings: Settings) -> int:
 
     if names_default(settings):
         return run(settings, console)
-    check_directory(settings.data_dir)
     repository = open_repository(settings)
     entry = entry_for(settings, repository)
     if entry is None:
@@ -137,7 +145,7 @@ def _serve_default(settings: Settings) -> int:
     except RepositoryError as error:
         if first_is_there(repository):
             raise
-        console.print(f"{entry.name} is not here, so the demo model is served: {error}", soft_wrap=True)
+        console.print(plain(f"{entry.name} is not here, so the demo model is served: {error}"), soft_wrap=True)
         return run(settings, console)
 
 
@@ -204,7 +212,9 @@ def _moves(store: Repository, prepared: Prepared) -> bool:
 
 
 def _say_served(store: Repository, manifest: Manifest) -> None:
-    measured = "" if store.report(manifest) else f", not measured yet: dosirak model evaluate {manifest.reference}"
+    report, state = report_of(store, manifest)
+    unread = "its report is damaged" if state == DAMAGED else NOT_MEASURED
+    measured = "" if report else f", {unread}: dosirak model evaluate {manifest.reference}"
     console.print(
         f"serving {manifest.reference} ({manifest.precision}, {needs.size(manifest.size)}){measured}", soft_wrap=True
     )
@@ -233,11 +243,11 @@ class _News:
     def __call__(self, shown: Console) -> None:
         self._looking.join(_WAIT_SECONDS)
         if self._now != self._commit:
-            shown.print(
+            moved = (
                 f"{self._source.id}: {self._source.revision} has moved from {self._commit[:7]} to {self._now[:7]} on "
-                f"the hub; dosirak serve {self._source} --pull fetches it",
-                soft_wrap=True,
+                f"the hub; dosirak serve {self._source} --pull fetches it"
             )
+            shown.print(plain(moved), soft_wrap=True)
 
 
 def _look_for_news(prepared: Prepared) -> _News | None:

@@ -34,8 +34,9 @@ from service.cli.serve.showing import (
     wait_until_ready,
     why_not_ready,
 )
+from service.environment import child_environment
 from service.host import has_torch, num_gpus
-from service.settings import Settings, child_environment, visible_gpus
+from service.settings import Settings, visible_gpus
 from service.storage.records import leave, open_repository
 
 SERVICE: Final = "service.bento:Dosirak"
@@ -137,6 +138,7 @@ class _Serving:
         listening = checks.listening_address(self.settings)
         checks.check_devices(self.settings, num_gpus(visible_gpus()))
         checks.check_directory(directory)
+        checks.check_database(self.settings)
         with checks.marked(directory) as warning:
             self._warn(warning)
             repository = open_repository(self.settings)

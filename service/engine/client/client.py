@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from service.engine.client.adapters import Adapters
-from service.engine.client.engine import ALIVE, Engine, EngineFailed, EngineState
+from service.engine.client.engine import Engine, EngineFailed, EngineState, not_ready, require_alive
 from service.engine.client.poison import PoisonRegister, fingerprint, refusal
 from service.engine.client.process import WORKER, Started
 from service.engine.client.profiles import Profiles
@@ -22,9 +22,9 @@ from service.engine.client.restart_policy import DEFAULT_POLICY, Death, RestartP
 from service.engine.client.streams import Stream, Streams
 from service.engine.client.supervisor import Launch, PackedWeights, Supervisor, nowhere
 from service.engine.protocol import messages
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.messages import (
     MAX_STEPS,
-    EngineConfig,
     EngineInfo,
     EngineStats,
     FromEngine,
@@ -33,8 +33,6 @@ from service.engine.protocol.messages import (
     StepRecord,
 )
 from service.errors import Unavailable
-
-__all__ = ["Engine", "EngineClient", "EngineFailed", "EngineState", "RestartPolicy"]
 
 _logger = logging.getLogger(__name__)
 _LATE_SECONDS = 1.0  # the client ends a request that the engine has not ended this long after its deadline
@@ -130,7 +128,7 @@ class EngineClient:
 
     async def load_adapter(self, name: str, directory: str) -> None:
         """Loads an adapter as Engine.load_adapter does."""
-        self._require_alive()
+        require_alive(self.state)
         frame = self._adapters.want(name, directory)
         if frame is not None and self.state is EngineState.READY:
             self._supervisor.send(frame)
@@ -156,7 +154,7 @@ class EngineClient:
     async def profile(self, order: messages.Profile) -> messages.Profiled:
         """Records steps as Engine.profile does."""
         if self.state is not EngineState.READY:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+            raise not_ready(self.state)
         with self._profiles.run(order) as ended:
             self._supervisor.send(order)
             return await ended
@@ -209,12 +207,8 @@ class EngineClient:
         self._streams.fail(lambda: refusal(seconds), lambda stream: fingerprint(stream.request) == content)
         return blamed.deaths
 
-    def _require_alive(self) -> None:
-        if self.state not in ALIVE:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
-
     def _open(self, request: Request) -> Stream:
-        self._require_alive()
+        require_alive(self.state)
         if why := self.lacks(request.adapter):
             raise _without(why)
         self._poison.check(request)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from service.engine.protocol.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
-from service.errors import GenerationFailed
+from service.errors import GenerationFailed, Unavailable
 
 
 class EngineState(StrEnum):
@@ -22,6 +22,17 @@ class EngineState(StrEnum):
 
 ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
 """States in which an engine takes requests."""
+
+
+def not_ready(state: EngineState) -> Unavailable:
+    """Returns the error for what an engine in this state does not take."""
+    return Unavailable(f"the engine is {state}; try again when it is ready", retry_after=1)
+
+
+def require_alive(state: EngineState) -> None:
+    """Raises Unavailable unless an engine in this state takes requests."""
+    if state not in ALIVE:
+        raise not_ready(state)
 
 
 class EngineFailed(GenerationFailed):

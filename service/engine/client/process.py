@@ -23,8 +23,9 @@ from typing import Final, cast
 
 import msgspec
 
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.frames import FrameReader, decode_from_engine, encode
-from service.engine.protocol.messages import EngineConfig, FromEngine, Start, ToEngine
+from service.engine.protocol.messages import FromEngine, Start, ToEngine
 
 WORKER: Final = "service.engine.process.worker"
 _EXIT_SECONDS: Final = 2.0  # from the end of the socket to the end of the process

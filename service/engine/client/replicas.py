@@ -8,25 +8,22 @@ of the highest priority, aged as in an engine's own queue, the one of the owner 
 replicas, then the one that came first. Background work is behind all of them.
 While a replica is started again, the ready replicas get the requests. The first replica packs the weights. Each other
 one, and each that is started again, maps those of a ready replica. This module knows token ids only.
-
-The prefix router chooses by how much of a prompt each one knows, and by how busy it is. A chat's second turn goes where
-its first one went, unless that engine has many more requests than another. A fresh chat, of which only the system
-prompt is known, goes to the least busy of the engines that have had this system prompt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
-from service.engine.client.engine import ALIVE, Engine, EngineState
+from service.engine.client.engine import ALIVE, Engine, EngineState, require_alive
+from service.engine.client.prefix_router import PrefixRouter
 from service.engine.client.supervisor import PackedWeights
 from service.engine.protocol.messages import (
     EngineInfo,
@@ -39,66 +36,6 @@ from service.engine.protocol.messages import (
     StepRecord,
     aged,
 )
-from service.errors import Unavailable
-
-BLOCK: Final = 16
-"""Tokens; beginnings are compared by whole blocks."""
-MOST_REMEMBERED: Final = 50_000
-"""Beginnings: a prompt of 1,000 tokens leaves seven."""
-BLOCKS_A_REQUEST: Final = 2
-"""A request more in flight weighs as much as these blocks to compute. `loadtest.scale` compares such weights: at 1 to 3
-the times to the first token are near those of a fixed place, and long answers end earlier."""
-MOST_BLOCKS: Final = 32
-"""No beginning is worth more than 16 requests, so that a document that many ask about is soon known to all."""
-
-
-class Counted(Protocol):
-    """Something that requests can go to, and how many are there now."""
-
-    in_flight: int
-
-
-S = TypeVar("S", bound=Counted)
-
-
-class PrefixRouter(Generic[S]):
-    """Remembers which engines had the newest MOST_REMEMBERED beginnings."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[S, ...]] = OrderedDict()
-
-    def place(self, request: Request, free: Sequence[S]) -> S:
-        """Returns one of `free`, which is not empty, and remembers that it knows this prompt from now on."""
-        beginnings = list(_beginnings(request))
-        known = {id(seat): blocks for blocks, key in enumerate(beginnings, 1) for seat in self._known.get(key, ())}
-
-        def cost(seat: S) -> tuple[int, int]:
-            blocks = known.get(id(seat), 0)
-            return BLOCKS_A_REQUEST * seat.in_flight - min(blocks, MOST_BLOCKS), -blocks
-
-        chosen = min(free, key=cost)
-        self._remember(beginnings, chosen)
-        return chosen
-
-    def _remember(self, beginnings: Sequence[int], seat: S) -> None:
-        """Notes the beginnings of 1, 2, 4, … blocks, which other prompts may share, and the whole of the prompt."""
-        count = len(beginnings)
-        for number, key in enumerate(beginnings, 1):
-            if number == count or number & (number - 1) == 0:
-                knowing = self._known.pop(key, ())
-                self._known[key] = knowing if seat in knowing else (*knowing, seat)
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
-
-
-def _beginnings(request: Request) -> Iterator[int]:
-    """Yields a key for each number of whole blocks of the prompt, the shortest first."""
-    key = hash((request.adapter, request.cache_salt))
-    tokens = request.token_ids
-    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
-        key = hash((key, tuple(tokens[start : start + BLOCK])))
-        yield key
-
 
 SILENT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.5
@@ -220,7 +157,7 @@ class Replicas:
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """Yields the outputs as Engine.generate does. One replica computes all tokens."""
-        self._require_living()
+        require_alive(self.state)
         try:
             async with asyncio.timeout(_seconds_left(request)):
                 chosen = await self._free_seat(request)
@@ -234,7 +171,7 @@ class Replicas:
 
     async def load_adapter(self, name: str, directory: str) -> None:
         """Loads the adapter in all live replicas, or in none."""
-        self._require_living()
+        require_alive(self.state)
         living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
         try:
             await asyncio.gather(*(engine.load_adapter(name, directory) for engine in living))
@@ -269,7 +206,7 @@ class Replicas:
         self._on_queue(len(self._queue))
         try:
             while not (free := self._open(request)) or self._first() is not mine:
-                self._require_living()
+                require_alive(self.state)
                 mine.turn.clear()
                 with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -289,10 +226,6 @@ class Replicas:
             return -aged(request.priority, now - request.arrival), self._owners[request.owner]
 
         return min(self._queue, key=rank)  # of equals the first, which came first
-
-    def _require_living(self) -> None:
-        if self.state not in ALIVE:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
 
     def _open(self, request: Request) -> list[_Seat]:
         """Returns the ready replicas with room; one that lacks the adapter, or falls silent, only where all do. If no

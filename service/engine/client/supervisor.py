@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from service.engine.client.engine import ALIVE, EngineFailed, EngineState
 from service.engine.client.process import WORKER, EngineProcess, Started
 from service.engine.client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, HangWatch, RestartPolicy
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.messages import (
-    EngineConfig,
     EngineInfo,
     Fatal,
     FromEngine,

@@ -33,9 +33,9 @@ class ModelRunner(Protocol):
     """Computes a batch. It owns the weights and the KV tensors and changes no token of a sequence."""
 
     vocab_size: int
+    """Token ids run from 0 to this, excluded: rows of the model's embedding."""
     no_states: str
     """Why it gives no hidden states; "" if it does."""
-    """Token ids run from 0 to this, excluded: rows of the model's embedding."""
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it. If not, drafts could change tokens."""
     num_disk_blocks: int

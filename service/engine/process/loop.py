@@ -29,13 +29,13 @@ from service import host
 from service.engine.process.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.process.grammar_loading import CompiledGrammars, GrammarLoader
 from service.engine.process.heartbeat import Pulse, Report
-from service.engine.protocol import profiling
+from service.engine.process.profiler import ProfiledEngine, Profiler
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.frames import HEADER_BYTES, FrameReader, decode_to_engine, encode
 from service.engine.protocol.messages import (
     Abort,
     AdapterLoaded,
     Add,
-    EngineConfig,
     EngineInfo,
     Fatal,
     FromEngine,
@@ -50,13 +50,12 @@ from service.engine.protocol.messages import (
     ToEngine,
     UnloadAdapter,
 )
-from service.engine.protocol.profiling import Profiler
 
 _NEWS_SECONDS: Final = 0.25  # steps without outputs send their stats this often
 _READ_BYTES: Final = 1 << 20
 
 
-class Core(profiling.ProfiledEngine, Protocol):
+class Core(ProfiledEngine, Protocol):
     """What computes the steps of an engine process. One thread calls it, where nothing else is said."""
 
     grammars: CompiledGrammars

@@ -15,7 +15,8 @@ from service.engine.kv_cache.block_manager import BlockManager
 from service.engine.kv_cache.offload import Offload
 from service.engine.process.core import EngineCore, ModelRunner
 from service.engine.process.loop import run_process
-from service.engine.protocol.messages import MIN_PREFILL_TOKENS, EngineConfig, EngineInfo
+from service.engine.protocol.config import MIN_PREFILL_TOKENS, EngineConfig
+from service.engine.protocol.messages import EngineInfo
 from service.engine.protocol.work import ModelWork
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.weights.loading import DTYPES
 from service.engine.kv_cache.kv_size import SCALE_BYTES, LayerShape, block_bytes, window_of
 from service.engine.kv_cache.window import WindowPool
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.memory import lazy_zeros
 from service.engine.sequences.sequence import Sequence as TokenSequence
 from service.host import available_memory

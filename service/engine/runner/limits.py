@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from models.weights.int4 import GROUPS, INT4
 from service.engine.runner import linear
 from service.engine.runner.memory import lazy_zeros
-from service.engine.runner.native.library import KINDS, WEIGHT_ONLY, Library, LinearStruct, address, library
+from service.engine.runner.native.library import KINDS, WEIGHT_ONLY, Library, address, library
+from service.engine.runner.native.structs import LinearStruct
 from service.host import available_memory
 
 OUTPUTS: Final = 5632

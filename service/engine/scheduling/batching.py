@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from service.engine.protocol.messages import Preference
+from service.engine.protocol.config import Preference
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.cost import CostLine, StepWork, chunk_attention
 
@@ -90,13 +90,14 @@ class BatchingPolicy:
         self._prefers_streams = prefer == "streams"
         self.cost = CostLine()
 
-    def step_budget(self, decodes: int, kv_tokens: int, prefills: int, streams: int = 0) -> StepBudget:
+    def step_budget(self, decodes: int, kv_tokens: int, prefills: int, streams: int) -> StepBudget:
         """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
         `kv_tokens` of context in all, and `prefills` sequences wait for their first token. The clients of `streams`
         decodes read along.
 
         The budget is at least min_prefill_tokens, so that a prefill advances. It is at most what the configured maximum
-        leaves, and at most what the cost line is trusted for.
+        leaves, and at most what the cost line is trusted for. It is monotone in `prefills`, and in a target that the
+        machine can keep.
         """
         room = self.max_num_batched_tokens - decodes
         least = min(self.min_prefill_tokens, room)
@@ -104,11 +105,6 @@ class BatchingPolicy:
         longest = self._longest_step(decodes, kv_tokens, prefills, streams)
         seconds = longest - self.cost.predict(StepWork(decodes, kv_tokens))
         return StepBudget(self.cost, seconds, tokens, least)
-
-    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int, streams: int = 0) -> int:
-        """Returns the most tokens of such a step, if its prefill continues at position `context`. The result is
-        monotone in `prefills`, and in a target that the machine can keep."""
-        return decodes + self.step_budget(decodes, kv_tokens, prefills, streams).chunk(context)
 
     def _longest_step(self, decodes: int, kv_tokens: int, prefills: int, streams: int) -> float:
         """Returns the seconds that a step may take.

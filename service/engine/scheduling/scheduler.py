@@ -80,7 +80,7 @@ class Scheduler:
         self._num_adapted = 0
         self._num_background = 0
         self._yields = False
-        self._share: BackgroundShare | None = None
+        self._lines_share: BackgroundShare | None = None
         self._background = BackgroundShare()
         self._shares = FairShares()
         self._deadlines = Deadlines(policy)
@@ -111,7 +111,7 @@ class Scheduler:
         sequence.max_num_tokens = min(sequence.num_prompt_tokens + request.params.max_tokens, self._max_tokens)
         self._live[request.id] = sequence
         self._num_adapted += request.adapter != ""
-        self._num_background += request.priority < 0
+        self._num_background += is_background(sequence)
         self._shares.enter(request.owner)
         self._shares.wait(request.owner, self.waiting)
         self._deadlines.enter(sequence)
@@ -144,8 +144,8 @@ class Scheduler:
         if len(plan) < len(self.running):
             self._plan_prefills(plan, budget)
         self._admit(plan, budget, now)
-        if self._share is not None:
-            self._share.seconds -= seconds - budget.seconds
+        if self._lines_share is not None:
+            self._lines_share.seconds -= seconds - budget.seconds
         certain = self.speculation.certain(plan, reserve=len(self.running)) if self._speculation else {}
         scheduled = self._scheduled(plan, self._draft(plan, budget, certain), certain)
         self._shares.charge(scheduled)
@@ -208,27 +208,27 @@ class Scheduler:
             raise BrokenBlocks("blocks held by other than the running sequences")
 
     def _admit_background(self, now: float) -> None:
-        """Finds out what lines may take of this step: `_share` is None where no client is beside them."""
+        """Finds out what lines may take of this step: `_lines_share` is None where no client is beside them."""
         beside_clients = bool(self.running) and not is_background(self.running[0])
         if self._num_background:
             self._background.earn(now, self.policy.background_seconds, beside_clients=beside_clients)
-        self._share = self._background if beside_clients and self._num_background and not self._yields else None
+        self._lines_share = self._background if beside_clients and self._num_background and not self._yields else None
 
     def _decodes(self) -> list[Sequence]:
         """Returns the sequences that decode in this step, in order of rank."""
         taking_part = of_clients(self.running) if self._yields else self.running
         decodes = [each for each in taking_part if each.num_computed_tokens + 1 == len(each.token_ids)]
-        if self._share is None:
+        if self._lines_share is None:
             return decodes
         others = [each for each in decodes if not is_batch_line(each)]
         lines = decodes[len(others) :]
-        riding = self._share.decodes([self.policy.row_seconds(len(each.token_ids)) for each in lines])
+        riding = self._lines_share.decodes([self.policy.row_seconds(len(each.token_ids)) for each in lines])
         return others + lines[:riding]
 
     def _rests(self, sequence: Sequence) -> bool:
         """Whether a sequence has no prefill in this step because it is background work."""
-        if self._share is not None:
-            return is_batch_line(sequence) and self._share.seconds <= 0
+        if self._lines_share is not None:
+            return is_batch_line(sequence) and self._lines_share.seconds <= 0
         return self._yields and is_background(sequence)
 
     def _step_budget(self, decodes: SequenceOf[Sequence]) -> StepBudget:
@@ -239,8 +239,8 @@ class Scheduler:
         budget = self.policy.step_budget(len(decodes), kv_tokens, prefills, num_streams(decodes))
         if self._num_background and not self._yields:
             budget.seconds = min(budget.seconds, self.policy.background_seconds)
-            if self._share is not None and self._share.seconds > 0:
-                budget.seconds = min(budget.seconds, self._share.seconds)
+            if self._lines_share is not None and self._lines_share.seconds > 0:
+                budget.seconds = min(budget.seconds, self._lines_share.seconds)
         if prefills:
             context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
             self.token_budget = len(decodes) + budget.chunk(context)

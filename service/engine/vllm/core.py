@@ -24,15 +24,8 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from service.engine.process.grammar_loading import CompiledGrammars
 from service.engine.process.heartbeat import Report
 from service.engine.process.validation import check_request
-from service.engine.protocol.messages import (
-    EngineConfig,
-    EngineInfo,
-    EngineStats,
-    FinishReason,
-    Request,
-    StepOutput,
-    StepRecord,
-)
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine.protocol.profiling import NamedPart, Recorder
 from service.engine.vllm import mapping
 from service.engine.vllm.ranks import rank_cache_bytes, resident_bytes

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 
 MAX_LINE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16

@@ -13,11 +13,11 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from service.engine.protocol.config import EngineConfig
 from service.engine.protocol.messages import (
     AGEING_SECONDS,
     MIN_TEMPERATURE,
     NEUTRAL,
-    EngineConfig,
     FinishReason,
     Limit,
     Request,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from service.addresses import lies_in
 from service.engine.process.heartbeat import Report
-from service.engine.protocol.messages import EngineConfig, NodesConfig
+from service.engine.protocol.config import EngineConfig, NodesConfig
 from service.engine.vllm.lines import Go, Join, Lines, Lost, Message, Order, Phase, Prepared, Refused, keep_alive
 from service.engine.vllm.mapping import node_arguments
 from service.engine.vllm.releases import own_release
@@ -96,7 +96,7 @@ class Rendezvous:
             try:
                 node.lines.send(Go(port))
             except OSError:
-                self._gone(node, "its connection is closed", True)
+                self._gone(node, "its connection is closed")
         return port
 
     def watch(self, end: End) -> None:
@@ -159,9 +159,9 @@ class Rendezvous:
                 if node.lines.is_open:  # what lies behind a refusal is not read
                     self._take(node, message)
         except EOFError:
-            self._gone(node, "its connection is closed", True)
+            self._gone(node, "its connection is closed")
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-            self._gone(node, f"it said what is no message ({error})", True)
+            self._gone(node, f"it said what is no message ({error})")
 
     def _take(self, node: _Node, message: Message) -> None:
         match message:
@@ -203,11 +203,11 @@ class Rendezvous:
             raise RuntimeError(f"{node} cannot serve {self._order.reference}: {cause}")
         self._end(f"{node} is lost: {cause}", killed)
 
-    def _gone(self, node: _Node, cause: str, killed: bool) -> None:
+    def _gone(self, node: _Node, cause: str) -> None:
         """Before the ranks run, a node may come again."""
         self._drop(node)
         if node.rank and self._has_begun:
-            self._end(f"{node} is gone: {cause}", killed)
+            self._end(f"{node} is gone: {cause}", True)
 
     def _drop(self, node: _Node) -> None:
         if node in self._strangers:

@@ -112,7 +112,7 @@ class Tally:
         running, usage = self._last.running, self._last.kv_usage
         return max(1, min(self._max_num_seqs, int(running / usage))) if running and usage else self._max_num_seqs
 
-    def stats(self, waiting: Collection[int], running: Collection[Answer] = (), hopeless: int = 0) -> EngineStats:
+    def stats(self, waiting: Collection[int], running: Collection[Answer] = ()) -> EngineStats:
         """Returns a snapshot. `waiting` are the lengths of the prompts without a first token, `running` the answers
         that have one. A prompt without a seat waits for ends."""
         last, used, seats = self._last, round(self._last.kv_usage * self._blocks_total), self._seats
@@ -137,7 +137,6 @@ class Tally:
             backlog_seconds=max(prefill, unseated * seat_seconds),
             seats=seats,
             seat_seconds=seat_seconds,
-            hopeless_total=hopeless,
             prefill_tokens_total=self._prefill_tokens,
         )
 

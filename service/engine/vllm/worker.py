@@ -12,7 +12,8 @@ import sys
 
 from service.engine.process.heartbeat import Report
 from service.engine.process.loop import Core, run_process
-from service.engine.protocol.messages import EngineConfig, EngineInfo
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo
 from service.engine.vllm import ranks
 from service.engine.vllm.releases import own_release, refusal
 

@@ -19,7 +19,8 @@ import msgspec
 from models import __version__
 from service import host
 from service.engine.runner.native.build import COMMAND, FEATURES, library_path, preferred
-from service.settings import Settings, thread_environment
+from service.environment import thread_environment
+from service.settings import Settings
 
 PROC: Final = Path("/proc")
 SHOWN_FEATURES: Final = (

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from models.repository.disk import durable
+from service.environment import engine_environment
 from service.evaluation.host.machine import Processor
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 
 FILE: Final = "measured.json"
 SECONDS: Final = 60.0

@@ -17,7 +17,8 @@ import msgspec
 
 from service.engine.process.core import EngineCore
 from service.engine.process.worker import build_core
-from service.engine.protocol.messages import EngineConfig, Request, SamplingParams
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import Request, SamplingParams
 from service.engine.runner.limits import measured_limits
 from service.engine.runner.loading.narrow import BLOCK_SIZE, CONTEXT, narrow, narrow_runner, step_seconds
 from service.engine.runner.native.library import library, unavailable

@@ -9,15 +9,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from models.errors import InvalidSource
 from models.progress import Progress, silent
-from service.evaluation.jobs.job import WorkerLine
-
-WORKER: Final = "service.evaluation.jobs.worker"
+from service.evaluation.jobs.job import WORKER, WorkerLine
 
 
 def run(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,8 @@ from models.repository.disk.journal import timestamp
 Kind = Literal["import", "quantize", "evaluate"]
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+WORKER: Final = "service.evaluation.jobs.worker"
+"""The module that a job's process runs."""
 
 
 class Job(msgspec.Struct, frozen=True):

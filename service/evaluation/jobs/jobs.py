@@ -21,12 +21,11 @@ import structlog
 from models.imports.upkeep import sweep
 from models.repository.repository import Repository
 from service.errors import Conflict, NotFound, Overloaded
-from service.evaluation.jobs.job import Job, JobFiles, Kind, WorkerLine
+from service.evaluation.jobs.job import WORKER, Job, JobFiles, Kind, WorkerLine
 from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
 
-WORKER: Final = "service.evaluation.jobs.worker"
 MOST_KEPT: Final = 200
 MOST_QUEUED: Final = 32
 RUN_JOBS: Final = "run_jobs"

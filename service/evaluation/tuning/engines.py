@@ -21,11 +21,12 @@ from service.engine.client.client import EngineClient
 from service.engine.client.engine import Engine
 from service.engine.client.replicas import Replicas
 from service.engine.client.supervisor import PackedWeights, nowhere
+from service.environment import engine_environment
 from service.errors import DosirakError
 from service.evaluation.tuning.driving import Broken
 from service.evaluation.tuning.field import Candidate
 from service.host import available_memory, for_replicas, usable_cores
-from service.settings import Settings, engine_environment
+from service.settings import Settings
 
 RESERVE_BYTES: Final = 256 << 20
 KEPT_SHARE: Final = 0.5

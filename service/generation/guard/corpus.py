@@ -22,6 +22,7 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -69,12 +70,18 @@ class Grams:
         return place < len(self.hashes) and self.hashes[place] == key
 
     def write(self, path: Path) -> None:
-        """Writes the file, readable by its owner only, whatever file was there before."""
+        """Writes the file, readable by its owner only, whatever file was there before. Raises InvalidRequest where that
+        fails, and leaves nothing then."""
         head = {"version": _VERSION, "units": UNITS, "salt": self.salt.hex(), "count": len(self.hashes)}
         part = path.with_name(f".{path.name}.part")
-        with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + _little_endian(self.hashes).tobytes())
-        part.replace(path)
+        try:
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(json.dumps(head).encode() + b"\n" + _little_endian(self.hashes).tobytes())
+            part.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            raise InvalidRequest(f"{path} cannot be written ({error.strerror}): name another file") from None
 
     @classmethod
     def read(cls, path: Path) -> Grams:

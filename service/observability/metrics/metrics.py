@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, disable_created_metrics, generate_latest
 
@@ -15,6 +15,7 @@ from service.observability.metrics.families import AnswerFamilies, EngineFamilie
 from service.observability.metrics.inventory import Inventory, InventoryCollector
 from service.observability.metrics.recent import Recent
 from service.observability.metrics.recorder import ModelMetrics
+from service.storage.database.operations import Operation
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 OTHER: Final = "other"
@@ -28,15 +29,14 @@ KEPT_SECONDS: Final = 600.0
 CLOSED: Final = ("header_timeout", "body_timeout", "header_size", "malformed", "crowded", "full", "unread")
 """Why the server ends a connection."""
 BATCH_LINES: Final = ("completed", "failed")
-STORE_OPERATIONS: Final = ("history", "append", "read", "write", "maintain")
 
 
 class Metrics:
     """It owns its registry, so that several apps can live in one process. `model` returns the recorder of one
     version."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
+        self._clock = time.monotonic
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._answers = AnswerFamilies(self.registry)
@@ -73,7 +73,7 @@ class Metrics:
             self._support.batch_lines.labels(result)
         for outcome in ("made", "failed"):
             self.summaries.labels(outcome)
-        for operation in STORE_OPERATIONS:
+        for operation in get_args(Operation):
             self._support.store_seconds.labels(operation)
 
     def model(self, name: str, version: str) -> ModelMetrics:

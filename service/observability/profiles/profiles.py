@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 PROFILE: Final = "profile"
 PATIENCE_SECONDS: Final = 60.0
+"""May pass without a step before a profile gives up."""
 JOIN_SECONDS: Final = 600.0
 WORKER: Final = "service.observability.profiles.worker"
 INTERRUPTED: Final = "The server stopped while this profile was made; ask for it again"
@@ -49,15 +50,10 @@ class _Failed(Exception):
 
 
 class Profiles:
-    """`patience_seconds` may pass without a step before a profile gives up."""
-
-    def __init__(
-        self, deployments: Deployments, tasks: BackgroundTasks, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, deployments: Deployments, tasks: BackgroundTasks) -> None:
         self._deployments = deployments
         self._files = ProfileFiles(deployments.repository.layout.data_dir)
         self._tasks = tasks
-        self._patience_seconds = patience_seconds
         self._making: Profile | None = None
 
     async def begin(self, reference: str | None, steps: int, kind: Kind) -> Profile:
@@ -155,7 +151,7 @@ class Profiles:
     async def _recorded(self, deployment: Deployment, profile: Profile) -> dict[str, Any]:
         """Returns what the engine says of the recorded steps. Raises _Failed, EngineFailed, Unavailable."""
         directory = str(self._files.directory(profile))
-        order = messages.Profile(profile.id, directory, profile.steps, profile.kind, self._patience_seconds)
+        order = messages.Profile(profile.id, directory, profile.steps, profile.kind, PATIENCE_SECONDS)
         try:
             recorded = await deployment.engine.profile(order)
         except EngineFailed as error:

@@ -26,13 +26,13 @@ class Trail:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @uninterrupted
+    @uninterrupted("write")
     async def add(self, entries: Iterable[Entry]) -> list[Row]:
         """Adds entries, all or none, durably. Returns their rows."""
         async with self._database.writing() as connection:
             return await _add(connection, entries)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(
         self, wanted: Mapping[str, str], since: int | None, until: int | None, before: int | None, limit: int
     ) -> tuple[list[Row], bool]:
@@ -59,7 +59,7 @@ class Trail:
                     return head or Head(0, "")
                 last = rows[-1].number
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def cut(self, until: int, cut_by: Callable[[str, dict[str, object]], Entry]) -> tuple[int, Head | None]:
         """Removes the rows before the first that is not older than `until`, and adds one that says so, which `cut_by`
         makes of its subject and detail. Returns how many went, and the new last row; None where nothing was older."""

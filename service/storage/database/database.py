@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import event, func, select
 from sqlalchemy.engine import URL, ExceptionContext, make_url
@@ -21,9 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from service.errors import Unavailable
 from service.storage.database.failures import busy, failure, kind, outlives, reason
-from service.storage.database.operations import OPERATIONS, Operation
+from service.storage.database.operations import Operation
 from service.storage.database.sqlite_engine import sqlite_engine
 from service.storage.outages import SESSIONS, Outages
+from service.tasks import Unbroken
 
 DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 Result = TypeVar("Result")
@@ -49,7 +51,7 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
         self._writer = asyncio.Lock()
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls = Unbroken()
         self._observe = observe
         self.outages = outages or Outages(SESSIONS)
         self.engine = sqlite_engine(parsed, patience, _POOL) if self.is_sqlite else _postgresql(parsed, patience)
@@ -57,16 +59,13 @@ class Database:
 
     async def close(self) -> None:
         """Closes the database after the calls that still run have ended."""
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._calls.ended()
         await self.engine.dispose()
 
     async def finish(self, call: Coroutine[Any, Any, Result], operation: Operation | None = None) -> Result:
         """Runs `call` to its end even when the caller is cancelled: a transaction left in the middle would keep its
         locks until the database notices. Its time is observed as `operation`, if there is one."""
-        task = asyncio.create_task(self._timed(call, operation))
-        self._calls.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        return await self._calls.finish(self._timed(call, operation))
 
     async def _timed(self, call: Coroutine[Any, Any, Result], operation: Operation | None) -> Result:
         if self._observe is None or operation is None:
@@ -76,11 +75,6 @@ class Database:
             return await call
         finally:
             self._observe(operation, time.monotonic() - started)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller has the error, or is gone
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -145,9 +139,15 @@ class Database:
         if not self.is_sqlite:
             yield
             return
+        loop, half = asyncio.get_running_loop(), self._patience / 2
         try:
-            async with asyncio.timeout(self._patience):
-                await self._writer.acquire()
+            async with asyncio.timeout(None) as limit:
+                # The second half begins when the loop gets to it: a process that stood still has waited for nothing.
+                halfway = loop.call_later(half, lambda: limit.reschedule(loop.time() + half))
+                try:
+                    await self._writer.acquire()
+                finally:
+                    halfway.cancel()
         except TimeoutError:
             raise busy() from None
         try:
@@ -177,18 +177,23 @@ class OnDatabase(Protocol):
     _database: Database
 
 
+Method: TypeAlias = Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]
+
+
 def uninterrupted(
-    method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
-    """Returns a method that runs to its end when its caller is cancelled, as when a client disconnects. Its name must
-    be in `operations`."""
-    operation = OPERATIONS[method.__name__]
+    operation: Operation,
+) -> Callable[[Method[Self_, Parameters, Result]], Method[Self_, Parameters, Result]]:
+    """Makes a method run to its end when its caller is cancelled, as when a client disconnects. Its time is observed as
+    `operation`."""
 
-    @wraps(method)
-    async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-        return await self._database.finish(method(self, *arguments, **options), operation)
+    def finished(method: Method[Self_, Parameters, Result]) -> Method[Self_, Parameters, Result]:
+        @wraps(method)
+        async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+            return await self._database.finish(method(self, *arguments, **options), operation)
 
-    return call
+        return call
+
+    return finished
 
 
 class translated:
@@ -209,6 +214,13 @@ class translated:
 
 def _renew(context: ExceptionContext) -> None:
     context.is_disconnect = context.is_disconnect or outlives(context.original_exception)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Returns the file of a SQLite database, which may not be there; None for PostgreSQL. Raises ValueError as
+    `Database`."""
+    parsed = _parsed(url)
+    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
 
 def _parsed(url: str) -> URL:

@@ -6,12 +6,15 @@ It imports Alembic only where there is something to upgrade: the import takes lo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, inspect, text
 
 from service.storage.database.database import Database
 from service.storage.database.unusable import UnusableDatabase
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 HEAD: Final = "0013"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
@@ -19,6 +22,10 @@ _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 class NewerDatabase(UnusableDatabase):
     """A newer version of the service wrote the database, so this version must not touch it."""
+
+
+class OlderDatabase(UnusableDatabase):
+    """The database has not this version's schema yet, which the service makes at its start."""
 
 
 async def upgrade(database: Database) -> None:
@@ -31,6 +38,17 @@ async def upgrade(database: Database) -> None:
         await connection.run_sync(_upgrade)
 
 
+async def require_head(database: Database) -> None:
+    """Changes nothing. Raises NewerDatabase, OlderDatabase, or what `failures` says."""
+    async with database.reading() as connection:
+        present = await connection.run_sync(_version)
+    if present == HEAD:
+        return
+    _refuse_newer(present, _config())
+    found = "has no tables yet" if present is None else f"is at revision {present}, and this version's is {HEAD}"
+    raise OlderDatabase(f"The session database {found}: start the service once, which brings it there")
+
+
 def _version(connection: Connection) -> str | None:
     """Returns the database's revision; None before the first."""
     if not inspect(connection).has_table("alembic_version"):
@@ -40,16 +58,26 @@ def _version(connection: Connection) -> str | None:
 
 def _upgrade(connection: Connection) -> None:
     from alembic import command
+
+    config = _config(connection)
+    _refuse_newer(_version(connection), config)
+    command.upgrade(config, "head")
+
+
+def _config(connection: Connection | None = None) -> Config:
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(_SCRIPTS))
+    return config
+
+
+def _refuse_newer(present: str | None, config: Config) -> None:
+    from alembic.script import ScriptDirectory
+
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    present = _version(connection)
     if present is not None and present not in known:
         raise NewerDatabase(
             f"The session database is at revision {present}, this version knows none above {HEAD}: "
             "run the newer version, or restore a backup from before it"
         )
-    command.upgrade(config, "head")

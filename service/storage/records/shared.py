@@ -206,9 +206,7 @@ class SharedRecords:
             raise self._unreachable()
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
-        except RepositoryError:
-            raise
-        except TimeoutError:
+        except (RepositoryError, TimeoutError):
             raise
         except (DosirakError, OSError) as error:
             raise self._unreachable() from error

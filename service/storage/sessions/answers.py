@@ -31,7 +31,7 @@ _JSON: Final = frozenset({"asked", "body", "metadata"})
 
 
 class StoredAnswers(StoredKind):
-    @uninterrupted
+    @uninterrupted("write")
     async def add(self, owner: str, answer: StoredAnswer) -> None:
         """Stores an answer durably. Raises NotFound where the answer before it is gone."""
         async with self._database.writing() as connection:
@@ -52,7 +52,7 @@ class StoredAnswers(StoredKind):
         await mine.insert(connection, "answers", [row])
         await self._make_room(connection, mine, answer.kind)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def get(self, owner: str, kind: AnswerKind, id: str) -> StoredAnswer:
         """Returns an answer. Raises NotFound, also for an answer of another kind."""
         mine = self._owned(owner)
@@ -60,7 +60,7 @@ class StoredAnswers(StoredKind):
             row = await self._row(connection, mine, kind, id)
         return (await _answers([row]))[0]
 
-    @uninterrupted
+    @uninterrupted("read")
     async def thread(self, owner: str, kind: AnswerKind, id: str) -> list[StoredAnswer]:
         """Returns an answer behind those that led to it, oldest first. Raises NotFound, also where one of them is
         gone."""
@@ -69,7 +69,7 @@ class StoredAnswers(StoredKind):
             rows = await self._rows(connection, mine, await self._led_to(connection, mine, kind, id))
         return await _answers(rows)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(self, owner: str, query: WantedAnswers, limit: int) -> tuple[list[StoredAnswer], bool]:
         """Returns answers in the order of their storing, and whether there are more. Raises NotFound for `after`."""
         mine = self._owned(owner)
@@ -78,7 +78,7 @@ class StoredAnswers(StoredKind):
             rows = await self._rows(connection, mine, numbers[:limit])
         return await _answers(rows), len(numbers) > limit
 
-    @uninterrupted
+    @uninterrupted("write")
     async def change_metadata(self, owner: str, kind: AnswerKind, id: str, metadata: Json) -> StoredAnswer:
         """Puts other metadata in place of an answer's. Raises NotFound."""
         mine, its = self._owned(owner), self._owned(owner).columns("answers")
@@ -88,7 +88,7 @@ class StoredAnswers(StoredKind):
             row = await self._row(connection, mine, kind, id)
         return (await _answers([row]))[0]
 
-    @uninterrupted
+    @uninterrupted("write")
     async def delete(self, owner: str, kind: AnswerKind, id: str) -> None:
         """Deletes an answer; those that go on from it stay, and cannot be gone on from. Raises NotFound."""
         mine = self._owned(owner)

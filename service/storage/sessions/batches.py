@@ -33,7 +33,7 @@ _LOOKED_AT: Final = 64
 
 
 class StoredBatches(StoredKind):
-    @uninterrupted
+    @uninterrupted("write")
     async def create(self, owner: str, input_file_id: str, facts: BatchFacts) -> StoredBatch:
         """Stores a batch that reads a file of its owner. Raises NotFound and InvalidRequest for the file,
         QuotaExceeded."""
@@ -62,13 +62,13 @@ class StoredBatches(StoredKind):
             await mine.insert(connection, "batches", [{**row, **rest}])
         return made
 
-    @uninterrupted
+    @uninterrupted("read")
     async def get(self, owner: str, id: str) -> StoredBatch:
         """Returns a batch. Raises NotFound."""
         async with self._database.reading() as connection:
             return batch_of(await self._owned(owner).named(connection, "batches", id, "batch_id"))
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(self, owner: str, *, after: str | None, limit: int) -> tuple[list[StoredBatch], bool]:
         """Returns batches behind the batch `after`, newest first, and whether there are more. Raises NotFound."""
         mine = self._owned(owner)
@@ -77,7 +77,7 @@ class StoredBatches(StoredKind):
             rows = (await connection.execute(statement.limit(limit + 1))).all()
         return [batch_of(row) for row in rows[:limit]], len(rows) > limit
 
-    @uninterrupted
+    @uninterrupted("write")
     async def cancel(self, owner: str, id: str) -> StoredBatch:
         """Asks for a batch's end: its worker ends it, and a batch without answers and worker has ended at once. Raises
         NotFound, and Conflict for a batch that has ended."""
@@ -93,7 +93,7 @@ class StoredBatches(StoredKind):
                 return await self._write(connection, mine, batch, "cancelled", batch.facts, claim=None)
             return await self._write(connection, mine, batch, "cancelling", batch.facts)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def claim(self, token: str, can_work_on: Callable[[StoredBatch], bool]) -> BatchClaim | None:
         """Claims the oldest open batch that nobody works on and for which `can_work_on`; None where there is none."""
         batch = await self._oldest(can_work_on)
@@ -110,7 +110,7 @@ class StoredBatches(StoredKind):
             await connection.execute(claimed)
             return BatchClaim(batch_of(row), token)
 
-    @uninterrupted
+    @uninterrupted("write")
     async def renew(self, claim: BatchClaim, completed: int, failed: int) -> StoredBatch:
         """Renews the claim, and keeps the counts so far. Returns the batch as it is now. Raises Conflict where
         the claim is lost, NotFound where the batch is gone: its owner was erased."""
@@ -120,7 +120,7 @@ class StoredBatches(StoredKind):
             lease = mine.now + timedelta(seconds=LEASE_SECONDS)
             return await self._write(connection, mine, batch, batch.status, facts, lease_until=lease)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def advance(self, claim: BatchClaim, status: str, /, **changes: Any) -> StoredBatch:
         """Gives the batch its next status and changes facts of it; an end frees it. A batch that its owner cancels
         meanwhile goes no way but to `cancelled`: then nothing changes. Raises Conflict where the claim is lost,
@@ -132,7 +132,7 @@ class StoredBatches(StoredKind):
             freed = {} if status in OPEN else {"claim": None}
             return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), **freed)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def end(self, claim: BatchClaim, status: str, files: Sequence[StoredFile], /, **changes: Any) -> StoredBatch:
         """Does as `advance`, and stores the rows of the batch's output files in the same transaction: an owner that is
         erased meanwhile gets no file."""
@@ -145,19 +145,19 @@ class StoredBatches(StoredKind):
                 await mine.insert(connection, "files", [asdict(file) for file in files])
             return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), claim=None)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def open_ids(self) -> set[str]:
         """Returns the ids of every owner's open batches."""
         async with self._database.reading() as connection:
             return await everyone.ids_of_open_batches(connection)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def bytes_of_files(self) -> int:
         """Returns the bytes of every owner's files, beside which the outputs of batches find their room."""
         async with self._database.reading() as connection:
             return await everyone.bytes_of_files(connection)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def release(self, claim: BatchClaim) -> None:
         """Gives the claim up, so that another worker need not wait. A claim that is lost already is no error."""
         mine = self._owned(claim.batch.owner)
@@ -166,7 +166,7 @@ class StoredBatches(StoredKind):
         async with self._database.writing() as connection:
             await connection.execute(mine.update("batches").where(*held).values(claim=None))
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def present(self) -> dict[str, int]:
         """Returns how many batches of all owners there are, by status."""
         async with self._database.reading() as connection:

@@ -29,7 +29,7 @@ Made = tuple[str | None, str | None]
 
 
 class Feedback(StoredKind):
-    @uninterrupted
+    @uninterrupted("write")
     async def vote(self, owner: str, new: NewVote) -> tuple[Vote, bool]:
         """Stores a vote. Returns it, and whether it replaces an earlier one: on the same answer, or for the other of
         the same two. This is no write of the session: its revision and its expiry stay. Raises NotFound for an answer
@@ -49,7 +49,7 @@ class Feedback(StoredKind):
         vote = Vote(new.id, *made, new.rating, new.preferred_over, new.comment, answer.session_id, mine.now)
         return vote, replaced
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(
         self,
         owner: str,
@@ -71,7 +71,7 @@ class Feedback(StoredKind):
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
         return page_of(rows, limit, _vote_of, newest_cursor)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def summary(self, owner: str, name: str | None = None, version: str | None = None) -> list[Tally]:
         """Returns the counts of each version that has a vote; of one model, or of one version."""
         check_text(version, "version")
@@ -88,7 +88,7 @@ class Feedback(StoredKind):
         found = [made for made in {*good, *bad} if _is_wanted(made, name, version)]
         return [Tally(*made, good[made], bad[made]) for made in sorted(found, key=_natural)]
 
-    @uninterrupted
+    @uninterrupted("read")
     async def pair(self, owner: str, cursor: str | None = None) -> tuple[Pair, str] | None:
         """Returns the newest preference behind the cursor whose two texts are there, and the cursor behind it; None
         where there is no more. Holds the chats of the two answers in memory."""

@@ -17,7 +17,7 @@ from service.storage.sessions.owned import Owned, StoredKind
 
 
 class StoredFiles(StoredKind):
-    @uninterrupted
+    @uninterrupted("write")
     async def add(
         self,
         owner: str,
@@ -46,14 +46,14 @@ class StoredFiles(StoredKind):
             await mine.insert(connection, "files", [asdict(file)])
         return file
 
-    @uninterrupted
+    @uninterrupted("read")
     async def get(self, owner: str, id: str, at: datetime | None = None) -> StoredFile:
         """Returns a file; with `at` also one that has expired since then. Raises NotFound."""
         mine = self._owned(owner) if at is None else Owned(owner, at)
         async with self._database.reading() as connection:
             return file_of(await mine.named(connection, "files", id, "file_id"))
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(
         self, owner: str, *, purpose: str | None = None, after: str | None = None, limit: int, newest_first: bool = True
     ) -> tuple[list[StoredFile], bool]:
@@ -66,7 +66,7 @@ class StoredFiles(StoredKind):
             rows = (await connection.execute(statement.limit(limit + 1))).all()
         return [file_of(row) for row in rows[:limit]], len(rows) > limit
 
-    @uninterrupted
+    @uninterrupted("write")
     async def delete(self, owner: str, id: str) -> StoredFile:
         """Deletes a file's row, and returns it. Raises NotFound, and Conflict while a batch reads the file."""
         mine = self._owned(owner)
@@ -80,19 +80,19 @@ class StoredFiles(StoredKind):
             await connection.execute(mine.delete("files").where(mine.columns("files").number == row.number))
             return file_of(row)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def present(self) -> tuple[dict[str, str | None], int]:
         """Returns the ids of every owner's files with their sha256, and the bytes of all, as the limit counts them."""
         async with self._database.reading() as connection:
             return await everyone.contents_of_files(connection), await everyone.bytes_of_files(connection)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def in_store(self) -> set[str]:
         """Returns the ids of the files that open batches read and whose contents lie in the store."""
         async with self._database.reading() as connection:
             return await everyone.inputs_in_store(connection)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def remove_expired(self) -> None:
         """Removes the rows of every owner's expired files that no open batch reads, and of batches that ended long
         ago."""

@@ -41,6 +41,11 @@ class Reading:
     async def all(self) -> tuple[Said, ...]:
         return await self._said()
 
+    async def rows(self, after: int, most: int) -> list[Row[Any]]:
+        """Returns rows with all their columns, behind the position `after`."""
+        statement = self._mine.select("messages").where(self._in_session, self._its.position > after)
+        return list(await self._connection.execute(statement.order_by(self._its.position).limit(most)))
+
     async def part(self, part: PromptPart) -> tuple[tuple[Said, ...], tuple[Named, ...]] | None:
         """Returns the messages, and positions and ids of up to NEAREST other messages just before `since`; None where
         no turn begins there."""

@@ -50,7 +50,7 @@ class Idempotency:
         self._owned = owned
         self._new_bytes = Counter[str]()
 
-    @uninterrupted
+    @uninterrupted("write")
     async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
         """Returns the key's state, and claims a free key. Raises Conflict where the key came with another body or its
         response was too large to keep, InvalidRequest for a key that cannot be stored."""
@@ -81,7 +81,7 @@ class Idempotency:
             pause = min(1.5 * pause, _LAST_POLL_SECONDS)
         return status
 
-    @uninterrupted
+    @uninterrupted("write")
     async def renew(self, claim: Claim) -> None:
         """Renews the lease of work that goes on. Raises Conflict where another request has taken over: the work must
         stop."""
@@ -89,7 +89,7 @@ class Idempotency:
         async with self._database.writing() as connection:
             await _change(connection, mine, claim, lease_until=mine.now + timedelta(seconds=LEASE_SECONDS))
 
-    @uninterrupted
+    @uninterrupted("write")
     async def finish(self, done: Done) -> None:
         """Keeps an answer that belongs to no session, and its row: both or nothing. Raises Conflict where another
         request has taken over, NotFound where the answer before it is gone."""
@@ -106,7 +106,7 @@ class Idempotency:
             await _make_room(connection, mine)
             del self._new_bytes[mine.owner]
 
-    @uninterrupted
+    @uninterrupted("write")
     async def abandon(self, claim: Claim) -> None:
         """Gives the key up without an answer: the next request with the key begins anew. A claim that is lost already
         is no error."""

@@ -31,7 +31,7 @@ MOST_KEPT = 4
 
 
 class KnowledgeBase(StoredKind):
-    @uninterrupted
+    @uninterrupted("write")
     async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
         """Stores a document. Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
         check_text(title, "title")
@@ -52,7 +52,7 @@ class KnowledgeBase(StoredKind):
             await search.add(connection, "passage_grams", owner, texts)
         return Knowledge(id, title, text, session_id, len(passages), mine.now)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def get(self, owner: str, id: str) -> Knowledge:
         """Returns a document. Raises NotFound."""
         mine = self._owned(owner)
@@ -60,7 +60,7 @@ class KnowledgeBase(StoredKind):
             row = await _row(connection, mine, id)
             return _knowledge(row, (await _passages(connection, mine, [row]))[row.number])
 
-    @uninterrupted
+    @uninterrupted("read")
     async def all(
         self, owner: str, *, session_id: str | None = None, cursor: str | None = None, limit: int = 20
     ) -> Page[Knowledge]:
@@ -76,7 +76,7 @@ class KnowledgeBase(StoredKind):
             counts = await _passages(connection, mine, rows)
         return page_of(rows, limit, lambda row: _knowledge(row, counts[row.number]), newest_cursor)
 
-    @uninterrupted
+    @uninterrupted("write")
     async def delete(self, owner: str, id: str) -> None:
         """Deletes a document. Raises NotFound."""
         mine = self._owned(owner)
@@ -85,7 +85,7 @@ class KnowledgeBase(StoredKind):
             await remove(connection, mine, row)
         self._leave_traces()
 
-    @uninterrupted
+    @uninterrupted("read")
     async def find(self, owner: str, question: str, session_id: str | None = None) -> tuple[Passage, ...] | None:
         """Returns at most MOST_FOUND passages that share pairs of characters with `question`, the most alike first.
         They come from the owner's shared documents and the session's own. Returns None where there are no such
@@ -140,7 +140,7 @@ def _knowledge(row: Row[Any], passages: int) -> Knowledge:
 
 
 class StoredSummaries(StoredKind):
-    @uninterrupted
+    @uninterrupted("read")
     async def of(self, owner: str, session_id: str) -> Mapping[str, str]:
         """Returns key → text. Raises NotFound."""
         mine = self._owned(owner)
@@ -150,7 +150,7 @@ class StoredSummaries(StoredKind):
             rows = mine.select("summaries", "key", "content").where(its.session == session.number)
             return {row.key: row.content for row in await connection.execute(rows)}
 
-    @uninterrupted
+    @uninterrupted("write")
     async def keep(self, owner: str, session_id: str, key: str, text: str, *, before: int, revision: int) -> None:
         """Stores `text`, made of the messages before the position `before`, as they were at `revision`. This is no
         write of the session: its revision stays. Raises NotFound; Stale where a message was edited or deleted since."""

@@ -46,7 +46,6 @@ Name = Literal[
     "files",
     "batches",
 ]
-Columns = Mapping[str, ColumnElement[Any]]
 
 
 class Owned:

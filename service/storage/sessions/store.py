@@ -12,12 +12,10 @@ The store knows no HTTP, no model and no policy of the context.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
 
-from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest
@@ -26,11 +24,13 @@ from service.storage.database import migrating
 from service.storage.database.database import Database, Observe, translated, uninterrupted
 from service.storage.database.failures import Busy
 from service.storage.outages import SESSIONS, Outages
-from service.storage.sessions import feedback, retention, transfer
+from service.storage.sessions import retention
 from service.storage.sessions.answers import StoredAnswers
 from service.storage.sessions.batches import StoredBatches
 from service.storage.sessions.change import Change, check_revision
 from service.storage.sessions.claims import Done
+from service.storage.sessions.copies import Copies
+from service.storage.sessions.feedback import Feedback
 from service.storage.sessions.files import StoredFiles
 from service.storage.sessions.history import Reading
 from service.storage.sessions.idempotency import Idempotency
@@ -92,7 +92,8 @@ class SessionStore:
         self.knowledge = KnowledgeBase(*of_owners)
         self.answers = StoredAnswers(*of_owners)
         self.idempotency = Idempotency(database, self._owned, self.answers)
-        self.feedback = feedback.Feedback(*of_owners)
+        self.feedback = Feedback(*of_owners)
+        self.copies = Copies(*of_owners, self._new)
         self.batches = StoredBatches(*of_owners)
         self.files = StoredFiles(*of_owners)
         self.audit = Trail(database)
@@ -132,7 +133,7 @@ class SessionStore:
         """Returns the time by which rows expire."""
         return self._clock()
 
-    @uninterrupted
+    @uninterrupted("write")
     async def require_writing(self) -> None:
         """Raises what a write would raise now, where calls failed: what cannot be kept need not be made."""
         await self._database.require_writing()
@@ -143,7 +144,7 @@ class SessionStore:
 
     # Sessions
 
-    @uninterrupted
+    @uninterrupted("write")
     async def create(
         self,
         owner: str,
@@ -162,12 +163,12 @@ class SessionStore:
             await change.add([stored(message, change.mine.now) for message in messages])
             return await change.save()
 
-    @uninterrupted
+    @uninterrupted("read")
     async def get(self, owner: str, session_id: str) -> Session:
         async with self._database.reading() as connection:
             return session_of(await self._owned(owner).session(connection, session_id))
 
-    @uninterrupted
+    @uninterrupted("write")
     async def patch(
         self, owner: str, session_id: str, fields: SessionFields, expected_revision: int | None = None
     ) -> Session:
@@ -176,13 +177,13 @@ class SessionStore:
             change.set(fields)
             return await change.save()
 
-    @uninterrupted
+    @uninterrupted("write")
     async def delete(self, owner: str, session_id: str, expected_revision: int | None = None) -> None:
         """Deletes a session for every reader at once; `sweep` clears its traces, `erase` does both."""
         async with self._removal(owner, session_id, expected_revision) as change:
             await retention.remove(change.connection, change.row)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def sessions(
         self, owner: str, *, query: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[Session]:
@@ -201,7 +202,7 @@ class SessionStore:
 
     # Messages
 
-    @uninterrupted
+    @uninterrupted("read")
     async def messages(
         self, owner: str, session_id: str, *, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[StoredMessage]:
@@ -209,12 +210,14 @@ class SessionStore:
         check_limit(limit)
         after = -1 if cursor is None else message_after(cursor)
         async with self._database.reading() as connection:
-            reading, rows = await self._read(connection, owner, session_id, after, limit + 1)
+            mine = self._owned(owner)
+            reading = Reading(connection, mine, await mine.session(connection, session_id))
+            rows = await reading.rows(after, limit + 1)
             shown = await reading.with_receipts(rows[:limit], map(message_of, rows[:limit]))
         page = page_of(rows, limit, message_of, message_cursor)
         return Page(tuple(shown), page.next_cursor)
 
-    @uninterrupted
+    @uninterrupted("read")
     async def messages_from(
         self, owner: str, session_id: str, at: str | None, most: int, *, newest_first: bool = False
     ) -> tuple[StoredMessage, ...]:
@@ -230,13 +233,19 @@ class SessionStore:
             rows = await connection.execute(statement.order_by(its.position.desc() if newest_first else its.position))
             return tuple(map(message_of, rows))
 
-    @uninterrupted
+    @uninterrupted("write")
     async def add_messages(
-        self, owner: str, session_id: str, messages: Sequence[NewMessage], *, places: Sequence[str] = ()
+        self,
+        owner: str,
+        session_id: str,
+        messages: Sequence[NewMessage],
+        expected_revision: int | None = None,
+        *,
+        places: Sequence[str] = (),
     ) -> tuple[StoredMessage, ...]:
         """Adds messages behind all others, unanswered. Raises as `create`."""
         self._check_messages(messages)
-        async with self._change(owner, session_id, None) as change:
+        async with self._change(owner, session_id, expected_revision) as change:
             open_calls = await Reading(change.connection, change.mine, change.row).open_calls()
             check_results(open_calls, messages, places)
             new = tuple(stored(message, change.mine.now) for message in messages)
@@ -244,7 +253,7 @@ class SessionStore:
             await change.save()
             return new
 
-    @uninterrupted
+    @uninterrupted("history")
     async def history(
         self, owner: str, session_id: str, expected_revision: int | None = None, choose_part: PartChoice | None = None
     ) -> History:
@@ -261,7 +270,7 @@ class SessionStore:
                 return History(session, partial[0], row.next_position, partial[1], is_whole=False)
             return History(session, await reading.all(), row.next_position)
 
-    @uninterrupted
+    @uninterrupted("write")
     async def edit_message(
         self,
         owner: str,
@@ -284,7 +293,7 @@ class SessionStore:
             reading = Reading(change.connection, change.mine, change.row)
             return session, (await reading.with_receipts([row], [message_of(row)]))[0]
 
-    @uninterrupted
+    @uninterrupted("write")
     async def delete_message(
         self, owner: str, session_id: str, message_id: str, expected_revision: int | None = None
     ) -> Session:
@@ -324,7 +333,7 @@ class SessionStore:
         self.limits.check_room(history.session.message_count, len(messages) + 1)
         return history
 
-    @uninterrupted
+    @uninterrupted("append")
     async def append_turn(
         self,
         owner: str,
@@ -343,7 +352,7 @@ class SessionStore:
             await change.add([*new, reply])
             return Turn(await self._finish(change, turn.cut, done), tuple(new), reply)
 
-    @uninterrupted
+    @uninterrupted("append")
     async def replace_last_reply(
         self,
         owner: str,
@@ -366,43 +375,9 @@ class SessionStore:
             await change.add([new])
             return Turn(await self._finish(change, cut, done), (), new)
 
-    # Copies
-
-    @uninterrupted
-    async def fork(self, owner: str, session_id: str, at: str) -> Session:
-        """Makes a new session with copies of the messages up to `at`, under new ids."""
-        async with self._database.writing() as connection:
-            change = await self._new(connection, owner)
-            source = await change.mine.session(connection, session_id, lock=True)
-            last = await change.mine.message(connection, source, at)
-            _, rows = await self._read(connection, owner, session_id, -1, source.message_count)
-            kept = [row for row in rows if row.position <= last.position]
-            positions = [row.position for row in kept]
-            fields: Any = {name: getattr(source, name) for name in SessionFields.__annotations__}
-            cut = transfer.cut_at(source.cut, positions)
-            return await self._copy(change, fields, transfer.copies(map(message_of, kept), positions), cut)
-
-    @uninterrupted
-    async def export(self, owner: str, session_id: str) -> list[bytes]:
-        """Returns lines of JSON without newlines: the session, then its messages."""
-        async with self._database.reading() as connection:
-            session = await self._owned(owner).session(connection, session_id)
-            _, rows = await self._read(connection, owner, session_id, -1, session.message_count)
-        messages, positions = [message_of(row) for row in rows], [row.position for row in rows]
-        return await asyncio.to_thread(transfer.lines_of, session_of(session), messages, positions)
-
-    @uninterrupted
-    async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
-        """Makes a new session of `owner` from the lines of `export`. Raises InvalidRequest that names the line,
-        QuotaExceeded."""
-        fields, cut, messages = await asyncio.to_thread(transfer.parsed, lines, self.limits)
-        copied = transfer.copies(messages, range(len(messages)))
-        async with self._database.writing() as connection:
-            return await self._copy(await self._new(connection, owner), fields, copied, cut)
-
     # Retention
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def sweep(self) -> int:
         """Removes expired rows of every owner, and the traces of removed rows; the server calls it at intervals.
         Returns the number of sessions."""
@@ -416,14 +391,14 @@ class SessionStore:
                 raise
         return removed
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def erase(self, owner: str, session_id: str) -> None:
         """Deletes a session so that SQLite's files hold no byte of it. Takes time in proportion to the file. When this
         raises Unavailable after the deletion, `erase_owner` or a later `erase` clears the bytes."""
         await self.delete(owner, session_id)
         await retention.rewrite(self._database)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def erase_owner(self, owner: str) -> int:
         """Erases all that an owner has, as `erase` does. Returns the number of sessions."""
         removed = await retention.remove_owner(self._database, owner)
@@ -478,21 +453,3 @@ class SessionStore:
         if done is not None:
             await self.idempotency.settle(change.connection, change.mine, done, change.row.id)
         return await change.save()
-
-    async def _copy(
-        self, change: Change, fields: SessionFields, messages: Sequence[StoredMessage], cut: Json | None
-    ) -> Session:
-        change.set({**fields, "cut": cut})
-        await change.add(messages)
-        return await change.save()
-
-    async def _read(
-        self, connection: AsyncConnection, owner: str, session_id: str, after: int, most: int
-    ) -> tuple[Reading, list[Row[Any]]]:
-        """Returns rows with all their columns, behind the position `after`."""
-        mine = self._owned(owner)
-        session = await mine.session(connection, session_id)
-        its = mine.columns("messages")
-        statement = mine.select("messages").where(its.session == session.number, its.position > after)
-        rows = (await connection.execute(statement.order_by(its.position).limit(most))).all()
-        return Reading(connection, mine, session), list(rows)

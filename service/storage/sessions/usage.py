@@ -30,7 +30,7 @@ class StoredUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def count(self, counts: Mapping[Bucket, Counts]) -> None:
         """Adds to what is counted already, all or nothing. Instances add in one order, so that none waits for another
         that waits for it."""
@@ -41,7 +41,7 @@ class StoredUsage:
             async with self._database.writing() as connection:
                 await connection.execute(_adding(self._database.is_sqlite), rows)
 
-    @uninterrupted
+    @uninterrupted("maintain")
     async def spent(self, owners: Collection[str], now: float) -> dict[str, defaultdict[Bucket, Counter[str]]]:
         """Returns what each of these owners has used of the quotas' periods, this one and the one before."""
         its = usage.c
@@ -54,7 +54,7 @@ class StoredUsage:
             found[row.owner][Bucket(row.owner, row.seconds, row.start, row.model)].update(_counts(row))
         return found
 
-    @uninterrupted
+    @uninterrupted("read")
     async def used(self, wanted: Wanted, cursor: str | None, limit: int) -> Page[Used]:
         """Returns usage, newest first. Raises InvalidRequest for a cursor of another list, and for a NUL."""
         check_text(wanted.owner, "key")

@@ -137,7 +137,8 @@ class _Reader:
                 param=at,
             )
         if word in _CONSTANTS:
-            require_kept(value, at, self.extent)
+            for each in value if word == "enum" and isinstance(value, list) else [value]:
+                require_kept(each, at, self.extent)
         for _ in value if word == "required" and isinstance(value, list) else ():
             self.extent.add_constant(at)
         return value

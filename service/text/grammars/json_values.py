@@ -98,6 +98,8 @@ FORMATS: Final[Mapping[str, str]] = {
 """Formats whose own grammars let wrong values through: 30 February, leap seconds at any minute, names of hosts that are
 too long or no valid Punycode. Each pattern allows a part of the right values only: of the years 1000 to 9999, because
 libraries refuse the year 0."""
+KEPT_FORMATS: Final = (*FORMATS, "duration", "email", "ipv4", "ipv6", "uri", "uuid")
+"""Formats that an answer keeps; the others of them by the compiler's own grammars."""
 
 
 def with_bounds(schema: dict[str, Any], at: str) -> dict[str, Any]:
@@ -224,6 +226,7 @@ def with_patterns(schema: dict[str, Any], at: str, extent: Extent) -> dict[str, 
     kept = dict(schema)
     if isinstance(kept.get("pattern"), str):
         kept["pattern"] = followed_pattern(kept["pattern"], f"{at}.pattern", extent)
+    _require_format(schema, at)
     pattern = FORMATS.get(kept["format"]) if isinstance(kept.get("format"), str) else None
     if pattern is None:
         return kept
@@ -231,6 +234,18 @@ def with_patterns(schema: dict[str, Any], at: str, extent: Extent) -> dict[str, 
     if "pattern" not in kept:
         return {**kept, "pattern": pattern}
     return {**kept, "allOf": [*kept.get("allOf", ()), {"pattern": pattern}]}
+
+
+def _require_format(schema: Mapping[str, Any], at: str) -> None:
+    """Raises UnsupportedField for a format of strings that no grammar keeps. A format says nothing of other types."""
+    if "format" not in schema or schema["format"] in KEPT_FORMATS:
+        return
+    types = schema.get("type", "string")
+    if "string" in (types if isinstance(types, list) else [types]):
+        raise UnsupportedField(
+            f"`{at}.format` cannot act: a grammar keeps only {', '.join(KEPT_FORMATS)}; remove it and check the answer",
+            param=f"{at}.format",
+        )
 
 
 def followed_pattern(pattern: str, at: str, extent: Extent) -> str:

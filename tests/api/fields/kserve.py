@@ -36,6 +36,7 @@ TEXT: Final = Table(
     BASE,
     (
         *(_placed(case, prefix) for prefix in ("", "parameters.") for case in PARAMETERS),
+        *(acts(name, 2, "engine.min_tokens") for name in ("min_tokens", "min_length")),
         acts("parameters.stop_words", ["하나"], "answer.text_output", "안녕하세요, 도시락 "),
         acts("id", "mine-1", "answer.id"),
         acts("text_input", "salmon", "engine.prompt", holds("salmon")),

@@ -99,9 +99,9 @@ IMPORT: Final = Table(
 QUANTIZE: Final = Table(
     repository.QuantizeBody,
     f"{MODELS}/versions/1/quantize",
-    {},
+    {"precision": "int4"},
     (
-        acts("precision", "int4", "orders.0.precision"),
+        acts("precision", "int8", "orders.0.precision"),
         acts("group_size", 128, "orders.0.group_size"),
         acts("evaluate", "none", "orders.0.evaluate"),
     ),

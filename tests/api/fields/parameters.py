@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from service.storage.cursors import encode
+
 Shown = Callable[[Any, Any], bool]
 """Takes the answers with and without the parameter."""
 
@@ -99,6 +101,7 @@ COMPLETIONS: Final = "get /v1/chat/completions"
 MODEL: Final = "/v1/repository/models/{name}"
 ALIAS: Final = f"{MODEL}/aliases/{{alias}}"
 MESSAGE: Final = "/v1/sessions/{session_id}/messages/{message_id}"
+CONVERSATION: Final = "/v1/conversations/{conversation_id}"
 AUDIT: Final = "get /v1/audit"
 VOTES: Final = "get /v1/feedback"
 USAGE: Final = "get /v1/usage"
@@ -124,6 +127,11 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     if_match(f"patch {MESSAGE}", {"pinned": True}),
     if_match(f"delete {MESSAGE}"),
     if_match("post /v1/sessions/{session_id}/regenerate", {}),
+    if_match("post /v1/sessions/{session_id}/fork", {"at": "<message>"}),
+    if_match(f"post {CONVERSATION}", {"metadata": {"order": "7"}}),
+    if_match(f"delete {CONVERSATION}"),
+    if_match(f"post {CONVERSATION}/items", {"items": [TURN]}),
+    if_match(f"delete {CONVERSATION}/items/{{item_id}}"),
     *pages("get /v1/knowledge"),
     Parameter(
         "get /v1/knowledge",
@@ -193,7 +201,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     *pages("get /v1/profiles"),
     *(Parameter("get /v1/profiles/compare", each, "x", status=404, beside={"a": "x", "b": "x"}) for each in "ab"),
     Parameter("get /v1/repository/models", "query", "oth", fewer),
-    Parameter("get /v1/repository/models", "cursor", first, behind),
+    Parameter("get /v1/repository/models", "cursor", lambda answer: encode("models", first(answer), ""), behind),
     *pages("get /v1/repository/models/{name}"),
     *(Parameter(f"get {MODEL}/compare", each, "1", beside={"a": "1", "b": "1"}) for each in "ab"),
     Parameter(f"delete {MODEL}/versions/{{version}}", "reason", "it is worse", is_kept=True),
@@ -201,5 +209,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(f"delete {ALIAS}/rollout", "reason", "it went badly", is_kept=True),
     *(if_match(f"{method} {ALIAS}", {"version": "2", "override": True, "reason": "x"}) for method in ("put", "delete")),
     if_match(f"post {ALIAS}/rollback", {"reason": "x"}),
+    if_match(f"put {ALIAS}/rollout", {"candidate": "3", "weight": 20, "override": True}),
+    if_match(f"delete {ALIAS}/rollout"),
+    if_match(f"post {ALIAS}/rollout/promote", {"override": True, "reason": "x"}),
     Parameter(f"get {ALIAS}/history", "at", "2026-01-01T00:00:00Z", none),
 )

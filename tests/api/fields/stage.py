@@ -138,7 +138,15 @@ async def _loaded(stage: Stage) -> str:
 
 
 async def _conversation(stage: Stage) -> str:
-    return str((await stage.post("/v1/conversations", {"items": [{"role": "user", "content": "salmon"}]}))["id"])
+    made = await stage.post("/v1/conversations", {"items": [{"role": "user", "content": "salmon"}]})
+    stage.made["newest"] = made["id"]
+    return str(made["id"])
+
+
+async def _item(stage: Stage) -> str:
+    """An item of the newest conversation."""
+    answer = await stage.world.client.get(f"/v1/conversations/{stage.made['newest']}/items")
+    return str(answer.json()["data"][0]["id"])
 
 
 async def _response(stage: Stage) -> str:
@@ -161,6 +169,7 @@ MAKERS: Final = {
     "<key>": _key,
     "<response>": _response,
     "<conversation>": _conversation,
+    "<item>": _item,
     "<file>": _file,
     "<absent>": _absent,
     "<loaded>": _loaded,
@@ -176,7 +185,7 @@ MAKERS: Final = {
 PLACES: Final = {
     **{
         name: f"<{name.removesuffix('_id')}>"
-        for name in ("session_id", "message_id", "response_id", "completion_id", "conversation_id")
+        for name in ("session_id", "message_id", "response_id", "completion_id", "conversation_id", "item_id")
     },
     "name": "other",
     "alias": "<changed>",

@@ -11,9 +11,9 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.deps import OwnerDep, ServiceDep, Text
-from service.api.http.bodies import validated
 from service.api.http.documented import Router, lines
 from service.api.http.encoding import NDJSON, json_response
+from service.api.http.fields import model_of
 from service.api.http.listing import Order, page_of
 from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
 from service.api.openai.files.uploads import declared_bytes, read_form
@@ -61,7 +61,7 @@ async def upload(http: Request, service: ServiceDep, owner: OwnerDep) -> Respons
     service.files.check_declared(declared)
     async with service.files.receiving(declared) as receiving:
         form = await read_form(http, service.files, receiving)
-        fields = validated(FileFields, _nested(form.fields))
+        fields = model_of(http, FileFields, _nested(form.fields))
         seconds = fields.expires_after.seconds if fields.expires_after else DEFAULT_SECONDS
         return json_response(_shown(await receiving.keep(owner, form.filename, fields.purpose, seconds)))
 

@@ -14,7 +14,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
-from service.api.http.headers import etag
+from service.api.http.headers import IfMatch, etag, revision_of
 from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.responses import conversations as dialect
 from service.api.openai.responses.conversation_schemas import (
@@ -58,32 +58,43 @@ async def get_conversation(service: ServiceDep, owner: OwnerDep, conversation_id
 
 @router.post("/{conversation_id}", response_model=ConversationShown)
 async def change_conversation(
-    service: ServiceDep, owner: OwnerDep, conversation_id: str, body: MetadataBody = METADATA
+    service: ServiceDep,
+    owner: OwnerDep,
+    conversation_id: str,
+    body: MetadataBody = METADATA,
+    if_match: IfMatch = None,
 ) -> Response:
     """Puts other metadata in place of a conversation's."""
     fields: SessionFields = {"metadata": body.metadata or {}}
     with _named(conversation_id) as session:
-        return _one(await (await _store(service)).patch(owner, session, fields))
+        return _one(await (await _store(service)).patch(owner, session, fields, revision_of(if_match)))
 
 
 @router.delete("/{conversation_id}", response_model=DeletedConversation)
-async def delete_conversation(service: ServiceDep, owner: OwnerDep, conversation_id: str) -> Response:
+async def delete_conversation(
+    service: ServiceDep, owner: OwnerDep, conversation_id: str, if_match: IfMatch = None
+) -> Response:
     """Deletes a conversation with its items; responses made in it stay."""
     with _named(conversation_id) as session:
-        await (await _store(service)).delete(owner, session)
+        await (await _store(service)).delete(owner, session, revision_of(if_match))
     return json_response({"id": dialect.conversation_id(session), "object": "conversation.deleted", "deleted": True})
 
 
 @router.post("/{conversation_id}/items", response_model=ConversationItems)
 async def add_items(
-    http: Request, service: ServiceDep, owner: OwnerDep, conversation_id: str, body: ConversationItemsBody = ITEMS
+    http: Request,
+    service: ServiceDep,
+    owner: OwnerDep,
+    conversation_id: str,
+    body: ConversationItemsBody = ITEMS,
+    if_match: IfMatch = None,
 ) -> Response:
     """Adds items behind all others; no model answers them."""
     _refuse_include(http)
-    places = dialect.result_places(body.items, "items")
+    places, revision = dialect.result_places(body.items, "items"), revision_of(if_match)
     with _named(conversation_id) as session:
         store = await _store(service)
-        added = await store.add_messages(owner, session, dialect.new_messages(body.items), places=places)
+        added = await store.add_messages(owner, session, dialect.new_messages(body.items), revision, places=places)
     return json_response(page_of([item for message in added for item in dialect.items_of(message)], has_more=False))
 
 
@@ -120,7 +131,9 @@ async def get_item(http: Request, service: ServiceDep, owner: OwnerDep, conversa
 
 
 @router.delete("/{conversation_id}/items/{item_id}", response_model=ConversationShown)
-async def delete_item(service: ServiceDep, owner: OwnerDep, conversation_id: str, item_id: str) -> Response:
+async def delete_item(
+    service: ServiceDep, owner: OwnerDep, conversation_id: str, item_id: str, if_match: IfMatch = None
+) -> Response:
     """Deletes an item; with a call its result, with a text its reasoning. One part of several of an answer, and a
     result alone, cannot go: 409."""
     item, others = await _item(service, owner, conversation_id, item_id)
@@ -131,7 +144,8 @@ async def delete_item(service: ServiceDep, owner: OwnerDep, conversation_id: str
             f"DELETE /v1/sessions/{dialect.session_id_of(conversation_id)}/messages/{dialect.message_of(item_id)}"
         )
     with _named(conversation_id, item_id) as session:
-        return _one(await (await _store(service)).delete_message(owner, session, dialect.message_of(item_id)))
+        message, revision = dialect.message_of(item_id), revision_of(if_match)
+        return _one(await (await _store(service)).delete_message(owner, session, message, revision))
 
 
 def _one(session: Session) -> Response:

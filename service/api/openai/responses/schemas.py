@@ -30,6 +30,7 @@ from service.api.shared.schemas import (
     unsupported,
     wrong,
 )
+from service.api.shared.unions import BY_TYPE
 from service.text.messages import Tool
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -42,7 +43,9 @@ class JsonFormat(Wire):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema", description="A JSON schema.")] = None
+    schema_: Annotated[
+        Annotated[dict[str, Any] | bool, BY_TYPE] | None, Field(alias="schema", description="A JSON schema.")
+    ] = None
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -100,7 +103,7 @@ def _function_choice(value: Any) -> Any:
     return value
 
 
-Choice = Annotated[Literal["none", "auto", "required"] | FunctionChoice, BeforeValidator(_function_choice)]
+Choice = Annotated[Literal["none", "auto", "required"] | FunctionChoice, BY_TYPE, BeforeValidator(_function_choice)]
 
 
 def _included(value: Any) -> Any:

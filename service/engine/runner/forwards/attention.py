@@ -5,7 +5,7 @@ follows. The result does not depend on batch and chunks: bit for bit, a query ro
 keys up to its position. Three rules ensure that, and tests/unit/test_attention.py tests them:
 
 1. Matrix products run over shapes whose rows do not depend on the number of rows: query rows are padded to
-   `row_quantum` (measured at load, see `linear.row_quantum`), keys to whole KV tiles of KV_TILE positions.
+   `row_quantum` (measured at load, see `row_blocks.bmm_row_quantum`), keys to whole KV tiles of KV_TILE positions.
 2. The sum over positions is cut at absolute positions (multiples of KV_TILE) and added KV tile by KV tile in order.
 3. Masked positions have weight exactly 0 and finite values, so more padding adds exact zeros at the end.
 

@@ -34,23 +34,18 @@ from service.engine.runner.forwards.native_parts import Parts
 from service.engine.runner.forwards.step import Step
 from service.engine.runner.kv_cache import KVCache
 from service.engine.runner.native.attention import heads_struct
-from service.engine.runner.native.library import (
-    KINDS,
-    WEIGHT_ONLY,
+from service.engine.runner.native.library import KINDS, WEIGHT_ONLY, Library, address, library, unavailable
+from service.engine.runner.native.linear import NativeAdded, NativeLinear, Placed
+from service.engine.runner.native.structs import (
     AdaptersStruct,
     AddedStruct,
     ExpertsStruct,
     GateStruct,
     LayerStruct,
-    Library,
     ModelStruct,
     NormStruct,
     StepStruct,
-    address,
-    library,
-    unavailable,
 )
-from service.engine.runner.native.linear import NativeAdded, NativeLinear, Placed
 
 NO_ROWS: Final = torch.zeros(0, dtype=torch.long)
 

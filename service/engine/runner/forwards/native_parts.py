@@ -10,8 +10,9 @@ from torch import Tensor
 
 from service.engine.runner.forwards.step import Step
 from service.engine.runner.kv_cache import KVCache
-from service.engine.runner.native.library import KINDS, LayerStruct, ModelStruct, NormStruct, address
+from service.engine.runner.native.library import KINDS, address
 from service.engine.runner.native.linear import NativeLinear
+from service.engine.runner.native.structs import LayerStruct, ModelStruct, NormStruct
 
 
 class Decoder(Protocol):

@@ -24,7 +24,8 @@ from models.weights.blocks import BLOCKS
 from models.weights.int4 import INT4, decoded
 from models.weights.loading import DTYPES, MappedWeights, load_model, resolve_device, weight_bytes
 from service.engine.kv_cache.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks, window_of
-from service.engine.protocol.messages import EngineConfig, EngineInfo
+from service.engine.protocol.config import EngineConfig
+from service.engine.protocol.messages import EngineInfo
 from service.engine.runner.block_linear import BlockLinear, coded_linear
 from service.engine.runner.block_linear import release as release_blocks
 from service.engine.runner.draft_model import DraftModel

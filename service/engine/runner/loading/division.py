@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from models.manifest import QUANTIZED
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.forwards.forward import CannotServe
 from service.engine.runner.loading.model_work import weight_files
 

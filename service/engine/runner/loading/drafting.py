@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from service.engine.kv_cache.kv_size import LayerShape
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.kv_cache import bytes_per_block, kv_dtype
 from service.engine.runner.loading import findings
 

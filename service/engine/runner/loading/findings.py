@@ -17,7 +17,7 @@ import torch
 
 from models import __version__
 from models.repository.disk import durable
-from service.engine.protocol.messages import EngineConfig
+from service.engine.protocol.config import EngineConfig
 from service.engine.runner.forwards.blueprint import Outline
 from service.engine.runner.loading.lesson import FAR, NEAR, Lesson
 from service.engine.runner.loading.probe import Reference

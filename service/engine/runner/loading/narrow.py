@@ -38,12 +38,11 @@ def narrow(layers: int) -> Shape:
     return Shape("narrow", layers, 256, 4, 2, 64, 512, 1024, 512)
 
 
-def narrow_runner(shape: Shape, num_blocks: int, hadamard: int = BLOCK) -> ModelRunner:
-    """Returns a runner of a model of this shape, computed as served models are, with a Hadamard transform of this
-    block."""
+def narrow_runner(shape: Shape, num_blocks: int) -> ModelRunner:
+    """Returns a runner of a model of this shape, computed as served models are."""
     device, outline = torch.device("cpu"), _outline(shape)
     cache = KVCache(outline.shapes, num_blocks, BLOCK_SIZE, torch.bfloat16, device)
-    whole = assemble(outline, _Random(shape, hadamard), shape.context_window)
+    whole = assemble(outline, _Random(shape), shape.context_window)
     forward: Forward = FusedDecoder(whole) if library() is None else NativeDecoder(whole, cache)
     return ModelRunner(forward, cache, RowRules(), device)
 
@@ -72,9 +71,8 @@ class _Random:
 
     dtype = torch.bfloat16
 
-    def __init__(self, shape: Shape, hadamard: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._hadamard = hadamard
 
     def linear(self, name: str) -> Any:
         shape = self._shape
@@ -86,7 +84,7 @@ class _Random:
             "head": (shape.vocabulary, shape.hidden),
         }[name]
         weight, scale = torch.randint(-127, 128, (outputs, depth), dtype=torch.int8), torch.full((outputs,), 1e-3)
-        return Int8Linear(weight, scale, hadamard=self._hadamard)
+        return Int8Linear(weight, scale, hadamard=BLOCK)
 
     def tensor(self, name: str) -> Tensor:
         size = (self._shape.vocabulary, self._shape.hidden) if name == "embedding" else (self._shape.hidden,)

@@ -7,7 +7,8 @@ from typing import Protocol
 from torch import Tensor
 
 from service.engine.runner.kv_cache import KVCache
-from service.engine.runner.native.library import KINDS, HeadsStruct, address
+from service.engine.runner.native.library import KINDS, address
+from service.engine.runner.native.structs import HeadsStruct
 
 
 class Bias(Protocol):

@@ -15,16 +15,8 @@ from models.weights.hadamard import is_block
 from models.weights.int4 import INT4, Int4Weight, decoded
 from models.weights.loading import LowRankWeights, Outliers
 from service.engine.runner.memory import lazy_zeros
-from service.engine.runner.native.library import (
-    KEPT_WIDTH,
-    KINDS,
-    WEIGHT_ONLY,
-    AddedStruct,
-    Library,
-    LinearStruct,
-    LowRankStruct,
-    address,
-)
+from service.engine.runner.native.library import KEPT_WIDTH, KINDS, WEIGHT_ONLY, Library, address
+from service.engine.runner.native.structs import AddedStruct, LinearStruct, LowRankStruct
 
 
 class NativeLinear(nn.Module):

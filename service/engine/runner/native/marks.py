@@ -32,9 +32,9 @@ class MarksStruct(Structure):
 class Marks:
     """Room for the marks of some steps. One thread uses it."""
 
-    def __init__(self, room: int = ROOM) -> None:
-        self._entries = (c_int64 * (2 * room))()
-        self.struct = MarksStruct(room, 0, ctypes.addressof(self._entries))
+    def __init__(self) -> None:
+        self._entries = (c_int64 * (2 * ROOM))()
+        self.struct = MarksStruct(ROOM, 0, ctypes.addressof(self._entries))
 
     def take(self) -> bytes:
         """Returns the marks since the last call, as pairs of int64: the index of a phase, and nanoseconds since the

@@ -128,7 +128,7 @@ function Speed({report, state}) {
 }
 
 function Feedback() {
-  const {data} = useAnswer(`v1/feedback/summary${query({model, version})}`);
+  const {data} = useAnswer(`v1/feedback/summary${query({model: `${model}:${version}`})}`);
   if (!data) return null;
   const found = data.data.find(each => each.version === version) ?? {preferred: 0, not_preferred: 0};
   return html`<${Region} name=${t('version.feedback')}>

@@ -12,19 +12,19 @@
 
 namespace dosirak {
 
-struct LowRank {  // mirrored in library.py
+struct LowRank {  // mirrored in structs.py
     int64_t kind;  // FP32 or BF16, of both matrices
     int64_t rank, first, outputs;
     const void *a, *b;  // A [rank][depth], B transposed: [rank][outputs]
     double scale;
 };
 
-struct Added {  // mirrored in library.py: the addition of one adapter to one linear layer
+struct Added {  // mirrored in structs.py: the addition of one adapter to one linear layer
     int64_t count;
     const LowRank* part;
 };
 
-struct Adapters {  // mirrored in library.py: the adapters of one step
+struct Adapters {  // mirrored in structs.py: the adapters of one step
     const int64_t* owners;  // [rows], the adapter of each row, -1 for none; null if no row has one
     int64_t count, linears;
     const Added* const* added;  // [count] of [linears]

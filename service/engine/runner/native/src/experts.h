@@ -18,7 +18,7 @@ constexpr int64_t EXPERT_TILE = 1024;   // rows whose experts are found together
 constexpr int64_t PAIRS = EXPERT_TILE;  // pairs of a group of experts at most, and so of one expert
 
 // The weights of all experts lie one below the other in a layer's gate_up and down, in whole panels.
-struct Experts {  // mirrored in library.py
+struct Experts {  // mirrored in structs.py
     int64_t count, active;  // of all, and of each row; a count of 0: the layer has one MLP, without a router
     int64_t renormalized;   // weights are divided by the sum of those of the chosen
     Linear router;          // [count] scores of a row

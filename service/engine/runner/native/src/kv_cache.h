@@ -7,7 +7,7 @@ namespace dosirak {
 
 constexpr int64_t KV_TILE = 128;  // positions
 
-struct Heads {  // mirrored in library.py
+struct Heads {  // mirrored in structs.py
     int64_t heads, kv_heads, key_dim, value_dim;
     int64_t blocks, block_size, kind;  // of the cache
     int64_t window;            // 0: all positions

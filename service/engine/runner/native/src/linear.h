@@ -18,7 +18,7 @@
 
 namespace dosirak {
 
-struct Linear {  // mirrored in library.py
+struct Linear {  // mirrored in structs.py
     int64_t kind, outputs, depth;
     const void* packed;
     const float* scale;   // [outputs], 8-bit and 4-bit only

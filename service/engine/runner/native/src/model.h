@@ -9,7 +9,7 @@
 
 namespace dosirak {
 
-struct Layer {  // mirrored in library.py
+struct Layer {  // mirrored in structs.py
     Linear qkv, out, gate_up, down;  // an MLP without gates has ups only, as many as down reads
     Norm input_norm, attention_norm, middle_norm, mlp_norm;  // [hidden]; the second and fourth may be none
     Norm query_norm, key_norm;                               // [head_dim], may be none
@@ -18,7 +18,7 @@ struct Layer {  // mirrored in library.py
     Experts experts;  // if any, gate_up and down hold all of theirs
 };
 
-struct Model {  // mirrored in library.py
+struct Model {  // mirrored in structs.py
     int64_t hidden, layers, rotary;
     int64_t parallel;  // the MLP reads the same rows as attention, and both outputs are added to them
     Gate gate;
@@ -36,7 +36,7 @@ enum Phase : int64_t { BEGIN, EMBEDDING, QKV, KEYS_AND_VALUES, ATTENTION, OUT, G
 
 // The ends of phases, in order, as pairs of a phase and nanoseconds since the epoch. It holds `room` pairs; what comes
 // after is left out.
-struct Marks {  // mirrored in library.py
+struct Marks {  // mirrored in marks.py
     int64_t room, count;
     int64_t* entries;
 
@@ -49,7 +49,7 @@ struct Marks {  // mirrored in library.py
     }
 };
 
-struct Step {  // mirrored in library.py
+struct Step {  // mirrored in structs.py
     int64_t rows, sequences, logit_rows, state_rows, table_entries;
     const int64_t *token_ids, *positions, *logit_row, *state_row;
     const int64_t* tables[2];  // of blocks, and of window blocks: the same if the cache has none

@@ -57,7 +57,7 @@ INLINE void put_some(uint16_t* to, Vf x) {
 }
 #endif
 
-struct Norm {  // mirrored in library.py
+struct Norm {  // mirrored in structs.py
     const float *weight, *bias;  // fp32 [n]; a weight of null: no norm; a bias: a layer norm
 };
 
@@ -98,7 +98,7 @@ inline void normalize(const float* x, const Norm& norm, float* y, int64_t n, flo
 
 enum Activation : int64_t { SILU = 0, GELU_TANH = 1, CLAMPED_SILU = 2, GELU = 3 };
 
-struct Gate {  // mirrored in library.py
+struct Gate {  // mirrored in structs.py
     int64_t activation;
     double alpha, limit;  // of CLAMPED_SILU
 };

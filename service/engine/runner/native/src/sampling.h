@@ -2,7 +2,7 @@
 //
 // Every row is computed by one thread and by itself. A token's weight e^((score - largest) / temperature) is computed
 // with multiplications and additions only, and summed as an integer, its mass: so a row gives the same token on every
-// instruction set, with any number of rows or threads, and in the torch operations of `sampling/weights.py`, whose
+// instruction set, with any number of rows or threads, and in the torch operations of `sampling/reference.py`, whose
 // results these are bit for bit.
 #pragma once
 
