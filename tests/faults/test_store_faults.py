@@ -70,7 +70,7 @@ OPERATIONS: Final = {
     "probe": Operation(NOTHING, "GET", "/readyz"),
     "metrics": Operation(NOTHING, "GET", "/metrics"),
     "history": Operation(READS, "GET", "/v1/sessions/{session}/messages"),
-    "sessions": Operation(READS, "GET", "/v1/sessions?q=h"),
+    "sessions": Operation(READS, "GET", "/v1/sessions?query=h"),
     "usage": Operation(READS, "GET", "/v1/usage"),
     "content of a file": Operation(READS, "GET", "/v1/files/{file}/content"),
     "turn": Operation(WRITES, "POST", "/generate", {"session_id": "{session}", "messages": [HI]}),
@@ -131,11 +131,13 @@ def no_writes(store: Store) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
-        (store.directory / "probe").write_bytes(b"x")
-    except OSError:
-        store.fired += 1
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        try:
+            (store.directory / "probe").write_bytes(b"x")
+        except OSError:
+            store.fired += 1
+        yield
+    finally:  # else every test behind a failed one fails too
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (store.directory / "probe").unlink()
 
 
