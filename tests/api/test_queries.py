@@ -29,6 +29,12 @@ async def test_no_route_passes_over_an_unknown_query_parameter(world: World) -> 
         assert "is no query parameter" not in named.text, path
 
 
+async def test_where_unknown_fields_are_ignored_so_are_parameters(serve: Serve) -> None:
+    async with serve(unknown_fields="ignore") as world:
+        answer = await world.client.get("/v1/keys?limit=1&zzz=2")
+        assert (answer.status_code, answer.headers["x-ignored-fields"]) == (200, "limit, zzz")
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [

@@ -15,6 +15,7 @@ from starlette.datastructures import QueryParams
 
 from service.api.http.bodies import is_optional
 from service.api.http.encoding import EVENT_STREAM, NDJSON
+from service.api.http.fields import ignores_unknown, note_ignored
 from service.errors import InvalidRequest, UnsupportedField
 
 TEXT: Final = "text/plain"
@@ -81,7 +82,7 @@ class _Route(APIRoute):
         async def handle_checked(request: Request) -> Response:
             require_once(request.query_params, names)
             if is_strict:
-                require_known(request.query_params, names, maps)
+                require_known(request, names, maps)
             return await handle(request)
 
         return handle_checked if names or is_strict else handle
@@ -102,13 +103,18 @@ def require_once(query: QueryParams, names: Set[str]) -> None:
             raise InvalidRequest(f"`{name}` comes {len(values)} times in the query: send it once", param=name)
 
 
-def require_known(query: QueryParams, names: Set[str], maps: Set[str]) -> None:
-    """Raises UnsupportedField for a query parameter that is none of `names`, and no `map[key]` of `maps`."""
-    for each in query:
+def require_known(request: Request, names: Set[str], maps: Set[str]) -> None:
+    """Raises UnsupportedField for a query parameter that is none of `names`, and no `map[key]` of `maps`; or notes it
+    in the response, as the setting says of unknown fields."""
+    for each in request.query_params:
         name = each.partition("[")[0]
-        if each not in names and name not in maps and each not in VERSIONS:
-            known = f", or send {', '.join(sorted(names | maps))}" if names or maps else ""
-            raise UnsupportedField(f"`{name[:80]}` is no query parameter of this route: remove it{known}", param=name)
+        if each in names or name in maps or each in VERSIONS:
+            continue
+        if ignores_unknown(request):
+            note_ignored(request, [name[:80]])
+            continue
+        known = f", or send {', '.join(sorted(names | maps))}" if names or maps else ""
+        raise UnsupportedField(f"`{name[:80]}` is no query parameter of this route: remove it{known}", param=name)
 
 
 class Router(APIRouter):

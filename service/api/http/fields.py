@@ -9,7 +9,7 @@ level higher or lower is known, so that it is always refused, with its place:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
@@ -38,14 +38,24 @@ Place = tuple[int | str, ...]
 def model_of(request: Request, model: type[M], body: Json) -> M:
     """Returns the model of a body, as the setting says of unknown fields. Raises InvalidRequest or UnsupportedField
     naming the first wrong field."""
-    if request.app.state.service.settings.unknown_fields != "ignore":
+    if not ignores_unknown(request):
         return validated(model, body)
     parsed, ignored = _without_unknown(model, body)
-    ignored = [*getattr(request.state, "ignored_names", ()), *ignored]
+    note_ignored(request, ignored)
+    return parsed
+
+
+def ignores_unknown(request: Request) -> bool:
+    """Returns whether the setting leaves out what a route does not know."""
+    return bool(request.app.state.service.settings.unknown_fields == "ignore")
+
+
+def note_ignored(request: Request, names: Iterable[str]) -> None:
+    """Names in the response what was left out of the request."""
+    ignored = [*getattr(request.state, "ignored_names", ()), *names]
     if ignored:
         request.state.ignored_names = ignored
         request.state.ignored_fields = ", ".join(quote(each, safe=".[]_-") for each in ignored[:_MOST_NAMED])
-    return parsed
 
 
 def validated(model: type[M], body: Json) -> M:
