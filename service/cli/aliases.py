@@ -62,7 +62,7 @@ def history(
 ) -> None:
     """The history of an alias: every change with its author, time and reason."""
     store = repository()
-    _require_known(store, name, alias)
+    store.require_known(name)
     entries = store.history(name, alias, _zoned(at) if at else None)
     table = Listing("time", "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
@@ -86,12 +86,6 @@ def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
     console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
     for broken in entry["overridden"]:
         console.print(Text.assemble(("overridden", "yellow"), ": ", plain(broken)))
-
-
-def _require_known(store: Repository, name: str, alias: str) -> None:
-    """Raises NotFound for a model that is not there and never had the alias."""
-    if name not in (models := store.models()) and not store.history(name, alias):
-        raise NotFound(f"There is no model {name}; there are: {', '.join(models) or 'none'}")
 
 
 def _zoned(at: datetime) -> datetime:
@@ -140,7 +134,7 @@ def rollout(
         rollouts.end(store, name, alias, "aborted", reason)
         tell("rollouts.abort", f"{name}@{alias}")
     else:
-        _require_known(store, name, alias)
+        store.require_known(name)
     past = rollouts.history(store, name, alias)
     table = Listing("candidate", "weight", "state", "began", "ended", "reason")
     for each in past:
