@@ -100,7 +100,6 @@ async def add_items(
 
 @router.get("/{conversation_id}/items", response_model=ConversationItems)
 async def list_items(
-    http: Request,
     service: ServiceDep,
     owner: OwnerDep,
     conversation_id: str,
@@ -109,7 +108,6 @@ async def list_items(
     order: Order = "desc",
 ) -> Response:
     """Lists the items, newest first unless order is asc."""
-    _refuse_include(http)
     at = None if after is None else dialect.message_of(after, "after")
     newest_first = order == "desc"
     with _named(conversation_id, after, "after") as session:
@@ -123,9 +121,8 @@ async def list_items(
 
 
 @router.get("/{conversation_id}/items/{item_id}", response_model=ConversationItem)
-async def get_item(http: Request, service: ServiceDep, owner: OwnerDep, conversation_id: str, item_id: str) -> Response:
+async def get_item(service: ServiceDep, owner: OwnerDep, conversation_id: str, item_id: str) -> Response:
     """Returns one item."""
-    _refuse_include(http)
     item, _ = await _item(service, owner, conversation_id, item_id)
     return json_response(item)
 
