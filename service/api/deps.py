@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Query, Request
 
@@ -22,6 +22,9 @@ from service.storage.audit.writing import Audit
 from service.storage.files.files import Files
 from service.storage.keys import Keys
 from service.storage.outages import Outages
+
+if TYPE_CHECKING:
+    from service.storage.sessions import SessionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,10 @@ class Service:
         """Returns what of the stores fails, in sentences. Answers that need no store go on, so it is ready all the
         same."""
         return [sentence for each in self.outages.values() for sentence in each.sentences]
+
+    async def store(self) -> SessionStore:
+        """Returns the store of sessions, once it is open. Raises Unavailable."""
+        return await self.answers.conversations.store()
 
     def require_ready(self) -> None:
         """Raises Unavailable, with the cause, where `is_ready` is false."""

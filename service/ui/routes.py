@@ -52,7 +52,7 @@ async def _lacks_session(service: Service, owner: str, places: Mapping[str, str]
     if "session" not in places:
         return False
     try:
-        await (await service.answers.conversations.store()).get(owner, places["session"])
+        await (await service.store()).get(owner, places["session"])
     except (NotFound, InvalidRequest):
         return True
     except Unavailable:  # as its page says

@@ -76,7 +76,7 @@ async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[Gene
     """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body or its
     response was too large to keep, Unavailable where there is no database or the first request takes too long,
     Overloaded where too many wait."""
-    idempotency = (await service.answers.conversations.store()).idempotency
+    idempotency = (await service.store()).idempotency
     first = await idempotency.begin(key.owner, key.text, key.body_hash)
     if isinstance(first, InProgress):
         seconds = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]

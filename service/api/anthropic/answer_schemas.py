@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from service.api.shared.answer_schemas import GuardFinding, Receipt, Shown, Timings
+from service.api.shared.answer_schemas import FinishDetail, GuardFinding, Receipt, Shown, Timings
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
@@ -61,7 +61,7 @@ Content = Annotated[ThinkingContent | TextContent | ToolUseContent, Field(discri
 class OwnFields(Shown):
     """Our own fields. `finish_detail` is our word where Anthropic has none: `deadline` or `error`."""
 
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
     digest: str | None = None
     context: Receipt | None = None
     timings: Timings | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from service.api.anthropic.blocks import Blocks
 from service.api.http.encoding import event
 from service.api.http.errors import ErrorDialect, body_of
-from service.api.shared.serialiser import Serialiser, guard_field
+from service.api.shared.serialiser import Serialiser, finish_detail, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
@@ -19,8 +19,6 @@ from service.generation.output_sequence import OutputSequence
 
 STOP_REASONS: Final = {FinishReason.STOP: "end_turn", FinishReason.CONTENT_FILTER: "refusal"}
 """Anthropic's word for a finish reason; for the others it is `max_tokens`."""
-DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
-"""Reasons that are also told in our own word."""
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -80,8 +78,7 @@ def _stop(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
         word = "tool_use"
     elif reason is FinishReason.LENGTH and answer.max_new_tokens < (answer.request.max_new_tokens or 0):
         word = "model_context_window_exceeded"
-    detail = {"finish_detail": reason.value} if reason in DETAILS else {}
-    return {"stop_reason": word, "stop_sequence": sequence.stop_string, **detail}
+    return {"stop_reason": word, "stop_sequence": sequence.stop_string, **finish_detail(reason)}
 
 
 def _end(answer: Answer) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from service.api.shared.answer_schemas import GuardFinding, Object, Receipt, Shown, Time
+from service.api.shared.answer_schemas import FinishDetail, GuardFinding, Object, Receipt, Shown, Time
 
 
 class OllamaVersion(Shown):
@@ -89,7 +89,7 @@ class OllamaAnswer(Shown):
     done: bool
     logprobs: list[OllamaLogprob] | None = None
     done_reason: Literal["stop", "length", "load", "unload"] | None = None
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
     total_duration: int | None = None
     load_duration: int | None = None
     prompt_eval_count: int | None = None

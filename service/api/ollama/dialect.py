@@ -20,7 +20,7 @@ from service.api.ollama.messages import messages_of
 from service.api.ollama.schemas import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaOptions
 from service.api.shared.chat_schemas import use_of
 from service.api.shared.sampling import Sampling, sampling_of
-from service.api.shared.serialiser import Serialiser, guard_field, with_alternatives
+from service.api.shared.serialiser import Serialiser, finish_detail, guard_field, with_alternatives
 from service.context.budget import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
@@ -31,11 +31,10 @@ from service.generation.delta import Call, Token
 from service.generation.output_sequence import OutputSequence
 from service.generation.request import GenerationRequest
 from service.text.grammars import Grammar
+from service.text.grammars.json_schema import LISTED_SCHEMAS, NAMED_SCHEMAS
 from service.text.messages import Message
 from service.text.reasoning import ReasoningUse
 
-LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-NAMED: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 ONE: Final = frozenset({"additionalProperties", "items"})
 OPEN: Final = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties"})
 """Words beside `properties` that say more of an object's properties: such an object stays as it is."""
@@ -57,9 +56,9 @@ def _closed(schema: Any) -> Any:
 
 
 def _value(word: str, value: Any) -> Any:
-    if word in LISTS and isinstance(value, list):
+    if word in LISTED_SCHEMAS and isinstance(value, list):
         return [_closed(each) for each in value]
-    if word in NAMED and isinstance(value, dict):
+    if word in NAMED_SCHEMAS and isinstance(value, dict):
         return {name: _closed(each) for name, each in value.items()}
     return _closed(value) if word in ONE else value
 
@@ -73,9 +72,9 @@ def _joins(schema: Any) -> bool:
 
 def _schemas_in(schema: dict[str, Any]) -> Iterator[Any]:
     for word, value in schema.items():
-        if word in LISTS and isinstance(value, list):
+        if word in LISTED_SCHEMAS and isinstance(value, list):
             yield from value
-        elif word in NAMED and isinstance(value, dict):
+        elif word in NAMED_SCHEMAS and isinstance(value, dict):
             yield from value.values()
         elif word in ONE:
             yield value
@@ -86,8 +85,6 @@ DEFAULTS: Final[dict[str, float]] = {"temperature": 0.8, "top_k": 40, "top_p": 0
 PENALTIES: Final = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 DONE_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.CONTENT_FILTER: "stop"}
 """Ollama's word for a finish reason; for the others it is `length`."""
-DETAILS: Final = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
-"""Reasons that are also told in our own word."""
 
 
 def parse_chat(body: OllamaChatBody) -> GenerationRequest:
@@ -253,7 +250,7 @@ def _end(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
     usage = answer.usage()
     return {
         "done_reason": DONE_REASONS.get(reason, "length"),
-        **({"finish_detail": reason.value} if reason in DETAILS else {}),
+        **finish_detail(reason),
         **_durations(answer),
         "prompt_eval_count": usage["prompt_tokens"],
         "eval_count": usage["completion_tokens"],

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from service.api.shared.answer_schemas import CalledTool, GuardFinding, IdPage, Receipt, Shown, Timings, Usage
+from service.api.shared.answer_schemas import (
+    CalledTool,
+    FinishDetail,
+    GuardFinding,
+    IdPage,
+    Receipt,
+    Shown,
+    Timings,
+    Usage,
+)
 
 OpenAIReason = Literal["stop", "length", "content_filter", "tool_calls"]
 
@@ -69,7 +78,7 @@ class ChatChoice(ExtraFields):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: OpenAIReason
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
 
 
 class ChatCompletion(ExtraFields):
@@ -108,7 +117,7 @@ class ChatChunkChoice(Shown):
     delta: MessageDelta
     logprobs: ChatLogprobs | None
     finish_reason: OpenAIReason | None
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
 
 
 class ChatChunk(ExtraFields):
@@ -140,7 +149,7 @@ class TextChoice(ExtraFields):
     text: str
     logprobs: TextLogprobs | None
     finish_reason: OpenAIReason | None
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
 
 
 class TextCompletion(ExtraFields):

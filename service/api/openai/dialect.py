@@ -13,7 +13,7 @@ from service.api.http.errors import ErrorDialect, body_of
 from service.api.openai.schemas import OpenAISampling
 from service.api.shared.grammar_schemas import ResponseFormat, StructuredOutputs, refuse_beside
 from service.api.shared.sampling import sampling_of
-from service.api.shared.serialiser import Serialiser, guard_field
+from service.api.shared.serialiser import Serialiser, finish_detail, guard_field
 from service.context.prompt import Source
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError, InvalidRequest
@@ -122,7 +122,7 @@ def finished(sequence: OutputSequence) -> dict[str, Any]:
     """Returns `finish_reason` in OpenAI's enumeration, and our own word as `finish_detail` where OpenAI has none."""
     reason = sequence.finish_reason
     if reason in FINISH_REASONS:
-        return {"finish_reason": FINISH_REASONS[reason], "finish_detail": reason.value}
+        return {"finish_reason": FINISH_REASONS[reason], **finish_detail(reason)}
     if reason is FinishReason.STOP and sequence.has_whole_calls:
         return {"finish_reason": "tool_calls"}
     return {"finish_reason": reason.value if reason else None}

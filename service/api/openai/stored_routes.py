@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import Request
 from starlette.responses import Response
 
-from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.deps import Limit, OwnerDep, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
@@ -18,9 +18,6 @@ from service.api.openai.schemas import MetadataBody
 from service.errors import InvalidRequest
 from service.storage.model_filters import model_filter
 from service.storage.sessions import StoredAnswer, WantedAnswers
-
-if TYPE_CHECKING:
-    from service.storage.sessions import StoredAnswers
 
 router = Router(prefix="/v1/chat/completions", tags=["openai"])
 METADATA: Final = json_body(MetadataBody)
@@ -55,14 +52,14 @@ async def list_completions(
     if model is not None:
         model_filter(model)
     query = WantedAnswers(KIND, model, _metadata_of(http), after, newest_first=order == "desc")
-    completions, has_more = await (await _answers(service)).all(owner, query, limit)
+    completions, has_more = await (await service.store()).answers.all(owner, query, limit)
     return json_response(page_of([_shown(each) for each in completions], has_more=has_more))
 
 
 @router.get("/{completion_id}", response_model=StoredCompletion)
 async def get_completion(service: ServiceDep, owner: OwnerDep, completion_id: str) -> Response:
     """Returns a stored chat completion."""
-    return json_response(_shown(await (await _answers(service)).get(owner, KIND, completion_id)))
+    return json_response(_shown(await (await service.store()).answers.get(owner, KIND, completion_id)))
 
 
 @router.post("/{completion_id}", response_model=StoredCompletion)
@@ -70,14 +67,14 @@ async def change_completion(
     service: ServiceDep, owner: OwnerDep, completion_id: str, body: MetadataBody = METADATA
 ) -> Response:
     """Puts other metadata in place of a stored chat completion's."""
-    stored = await _answers(service)
+    stored = (await service.store()).answers
     return json_response(_shown(await stored.change_metadata(owner, KIND, completion_id, body.metadata or {})))
 
 
 @router.delete("/{completion_id}", response_model=DeletedCompletion)
 async def delete_completion(service: ServiceDep, owner: OwnerDep, completion_id: str) -> Response:
     """Deletes a stored chat completion."""
-    await (await _answers(service)).delete(owner, KIND, completion_id)
+    await (await service.store()).answers.delete(owner, KIND, completion_id)
     return json_response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
 
 
@@ -91,7 +88,7 @@ async def completion_messages(
     order: Order = "asc",
 ) -> Response:
     """Lists the messages that a stored chat completion answers, oldest first."""
-    messages = (await (await _answers(service)).get(owner, KIND, completion_id)).asked
+    messages = (await (await service.store()).answers.get(owner, KIND, completion_id)).asked
     return json_response(cut_page(messages, after, limit, order))
 
 
@@ -109,7 +106,3 @@ def _metadata_of(http: Request) -> dict[str, str]:
 
 def _shown(stored: StoredAnswer) -> dict[str, Any]:
     return {**stored.body, "metadata": stored.metadata}
-
-
-async def _answers(service: Service) -> StoredAnswers:
-    return (await service.answers.conversations.store()).answers

@@ -68,7 +68,7 @@ async def list_usage(
     if ADMIN not in http.state.scopes:
         key = _own(owner, key)
     wanted = Wanted(begin, end, PERIODS[by], key, model)
-    store = await service.answers.conversations.store()
+    store = await service.store()
     page = await store.usage.used(wanted, cursor, limit)
     return json_response({"data": list(map(_shown, page.data)), "next_cursor": page.next_cursor})
 

@@ -164,4 +164,4 @@ def _counted(tally: Tally) -> dict[str, Any]:
 
 
 async def _feedback(service: Service) -> Feedback:
-    return (await service.answers.conversations.store()).feedback
+    return (await service.store()).feedback

@@ -63,7 +63,7 @@ async def delete_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: s
 
 
 async def _base(service: Service) -> KnowledgeBase:
-    return (await service.answers.conversations.store()).knowledge
+    return (await service.store()).knowledge
 
 
 def _shown(document: Knowledge) -> dict[str, Any]:

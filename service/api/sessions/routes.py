@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from fastapi import Request
@@ -37,9 +37,6 @@ from service.api.tgi.schemas import RegenerateBody
 from service.errors import InvalidRequest
 from service.storage.sessions import Page, Session, StoredMessage
 
-if TYPE_CHECKING:
-    from service.storage.sessions import SessionStore
-
 PREFIX: Final = "/v1/sessions"
 TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
 router = Router(prefix=PREFIX, tags=["sessions"])
@@ -53,7 +50,7 @@ REGENERATE: Final = json_body(RegenerateBody)
 async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
     """Makes a session. `policy` defaults to `window`. A `model` must exist now."""
     _check_model(service, body.model)
-    return _one(await (await _store(service)).create(owner, body.fields()), 201)  # type: ignore[arg-type]
+    return _one(await (await service.store()).create(owner, body.fields()), 201)  # type: ignore[arg-type]
 
 
 @router.get("", response_model=SessionPage)
@@ -61,14 +58,14 @@ async def list_sessions(
     service: ServiceDep, owner: OwnerDep, query: Text | None = None, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
     """Lists the caller's sessions, newest first; `query` searches title, metadata and messages."""
-    page = await (await _store(service)).sessions(owner, query=query, cursor=cursor, limit=limit)
+    page = await (await service.store()).sessions(owner, query=query, cursor=cursor, limit=limit)
     return _page(page, [_session(each) for each in page.data])
 
 
 @router.get("/{session_id}", response_model=SessionShown)
 async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
     """Returns one session without its messages."""
-    return _one(await (await _store(service)).get(owner, session_id))
+    return _one(await (await service.store()).get(owner, session_id))
 
 
 @router.patch("/{session_id}", response_model=SessionShown)
@@ -77,7 +74,7 @@ async def patch_session(
 ) -> Response:
     """Changes title, model, system prompt, policy, metadata or time to live."""
     _check_model(service, body.model)
-    store = await _store(service)
+    store = await service.store()
     return _one(await store.patch(owner, session_id, body.fields(), revision_of(if_match)))  # type: ignore[arg-type]
 
 
@@ -87,7 +84,7 @@ async def delete_session(
 ) -> Response:
     """Deletes a session for every reader at once; with `erase`, also every byte of it in the database before the
     response."""
-    store, revision = await _store(service), revision_of(if_match)
+    store, revision = await service.store(), revision_of(if_match)
     if erase and revision is not None:
         raise InvalidRequest("If-Match cannot act with erase: send one of them", param="If-Match")
     if erase:
@@ -102,7 +99,7 @@ async def list_messages(
     service: ServiceDep, owner: OwnerDep, session_id: str, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
     """Lists messages, oldest first; an assistant's message has its receipt as `context`."""
-    store = await _store(service)
+    store = await service.store()
     before = await store.get(owner, session_id)  # read first: a tag may be older than the messages, never newer
     page = await store.messages(owner, session_id, cursor=cursor, limit=limit)
     return _page(page, [_message(each) for each in page.data], etag(before.revision))
@@ -118,7 +115,7 @@ async def patch_message(
     if_match: IfMatch = None,
 ) -> Response:
     """Edits or pins one message. The other messages, and its receipt, stay as they are."""
-    store = await _store(service)
+    store = await service.store()
     session, changed = await store.edit_message(
         owner,
         session_id,
@@ -135,7 +132,7 @@ async def delete_message(
     service: ServiceDep, owner: OwnerDep, session_id: str, message_id: str, if_match: IfMatch = None
 ) -> Response:
     """Deletes one message; returns the session after that."""
-    return _one(await (await _store(service)).delete_message(owner, session_id, message_id, revision_of(if_match)))
+    return _one(await (await service.store()).delete_message(owner, session_id, message_id, revision_of(if_match)))
 
 
 @router.post("/{session_id}/fork", response_model=SessionShown, status_code=201)
@@ -143,7 +140,7 @@ async def fork(
     service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK, if_match: IfMatch = None
 ) -> Response:
     """Makes a new session with the messages up to `at`."""
-    return _one(await (await _store(service)).copies.fork(owner, session_id, body.at, revision_of(if_match)), 201)
+    return _one(await (await service.store()).copies.fork(owner, session_id, body.at, revision_of(if_match)), 201)
 
 
 @router.post("/{session_id}/regenerate", response_model=GenerateAnswer, responses=streams(TokenEvent))
@@ -158,7 +155,7 @@ async def regenerate(
 @router.get("/{session_id}/export", response_class=Response, responses=lines(NDJSON))
 async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
     """Returns JSON lines, the session and then its messages, which `import` takes."""
-    store = await _store(service)
+    store = await service.store()
     before = await store.get(owner, session_id)
     lines = await store.copies.export(owner, session_id)
     return Response(b"".join(line + b"\n" for line in lines), headers=etag(before.revision), media_type=NDJSON)
@@ -170,7 +167,7 @@ async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) ->
     limit = service.settings.sessions_max_import_bytes
     lines = await read_lines(http, NDJSON, limit, "DOSIRAK_SESSIONS_MAX_IMPORT_BYTES")
     _check_model(service, _model_of(lines))
-    return _one(await (await _store(service)).copies.import_lines(owner, lines), 201)
+    return _one(await (await service.store()).copies.import_lines(owner, lines), 201)
 
 
 def _check_model(service: Service, model: str | None) -> None:
@@ -192,10 +189,6 @@ def _model_of(lines: Sequence[bytes]) -> str | None:
         return msgspec.json.decode(next((line for line in lines if line.strip()), b"{}"), type=_Head).model
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-async def _store(service: Service) -> SessionStore:
-    return await service.answers.conversations.store()
 
 
 def _one(session: Session, status: int = 200) -> Response:

@@ -10,6 +10,7 @@ Item = TypeVar("Item")
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Object = dict[str, Any]
 FinishReason = Literal["stop", "length", "deadline", "error", "content_filter"]
+FinishDetail = Literal["deadline", "error"]
 Precision = Annotated[str, Field(description="fp32, bf16, int8, int8-weight, llm-int8, int4 or file.")]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.http.encoding import COMMENT, EVENT_STREAM
+from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
 from service.generation.delta import Token
@@ -48,6 +49,11 @@ def guard_field(answer: Answer) -> dict[str, Any]:
     """Returns the field `guard`, only where the guard found something."""
     findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in answer.findings]
     return {"guard": findings} if findings else {}
+
+
+def finish_detail(reason: FinishReason | None) -> dict[str, Any]:
+    """Returns the field `finish_detail`, our own word, only for reasons that no other dialect has a word for."""
+    return {"finish_detail": reason.value} if reason in (FinishReason.DEADLINE, FinishReason.ERROR) else {}
 
 
 def with_alternatives(tokenizer: Tokenizer, token: Token) -> dict[str, Any]:

@@ -100,5 +100,5 @@ async def _revision(service: Service, request: GenerationRequest) -> dict[str, s
     NotFound, Unavailable."""
     if request.turn is None:
         return {}
-    store = await service.answers.conversations.store()
+    store = await service.store()
     return etag((await store.get(request.turn.owner, request.turn.session)).revision)

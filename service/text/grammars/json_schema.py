@@ -30,8 +30,8 @@ from service.text.grammars.unions import with_plain_unions
 MOST_LEVELS: Final = 64
 _LONGEST_ADDRESS: Final = 1024
 _SCHEMA: Final = frozenset({"additionalItems", "additionalProperties", "items"})
-_SCHEMAS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_NAMED_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+LISTED_SCHEMAS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+NAMED_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 _CONSTANTS: Final = frozenset({"const", "enum"})
 _VALUES: Final = frozenset(
     (
@@ -40,7 +40,7 @@ _VALUES: Final = frozenset(
         "pattern", "required", "type",
     )
 )  # fmt: skip
-KEPT: Final = _SCHEMA | _SCHEMAS | _NAMED_SCHEMAS | _CONSTANTS | _VALUES
+KEPT: Final = _SCHEMA | LISTED_SCHEMAS | NAMED_SCHEMAS | _CONSTANTS | _VALUES
 NOTES: Final = frozenset(
     (
         "$comment", "contentEncoding", "contentMediaType", "default", "deprecated", "description", "discriminator",
@@ -116,19 +116,19 @@ class _Reader:
         return with_patterns(with_bounds(kept, at), at, self.extent)
 
     def _value(self, word: str, value: Any, at: str, level: int) -> Any:
-        if word in _SCHEMAS and isinstance(value, list) and value:
+        if word in LISTED_SCHEMAS and isinstance(value, list) and value:
             return [self.read(each, f"{at}.{index}", level) for index, each in enumerate(value)]
         if word in _SCHEMA:
             return self.read(value, at, level)
-        if word in _NAMED_SCHEMAS and isinstance(value, dict):
+        if word in NAMED_SCHEMAS and isinstance(value, dict):
             named = ((name, self.read(each, f"{at}.{name}", level)) for name, each in value.items())
             is_pattern = word == "patternProperties"
             return {
                 followed_pattern(name, f"{at}.{name}", self.extent) if is_pattern else name: each
                 for name, each in named
             }
-        if word in _SCHEMAS | _NAMED_SCHEMAS:
-            kind = "a list of at least one" if word in _SCHEMAS else "an object"
+        if word in LISTED_SCHEMAS | NAMED_SCHEMAS:
+            kind = "a list of at least one" if word in LISTED_SCHEMAS else "an object"
             raise UnsupportedField(f"`{at}` must be {kind} of JSON schemas: correct it", param=at)
         if word not in KEPT | _CONTENT:
             raise UnsupportedField(
@@ -201,7 +201,7 @@ def _is_of_schemas(fragment: str) -> bool:
     steps = fragment.split("/")[:0:-1]
     while steps:
         word = steps.pop()
-        if word in _NAMED_SCHEMAS or (word in _SCHEMAS and steps and steps[-1].isdigit()):
+        if word in NAMED_SCHEMAS or (word in LISTED_SCHEMAS and steps and steps[-1].isdigit()):
             if not steps:
                 return False
             steps.pop()

@@ -57,7 +57,7 @@ async def cancel_batch(service: ServiceDep, owner: OwnerDep, batch_id: str) -> R
 
 
 async def _batches(service: Service) -> StoredBatches:
-    return (await service.answers.conversations.store()).batches
+    return (await service.store()).batches
 
 
 def _shown(batch: StoredBatch) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from service.api.openai.answer_schemas import ChatTokenLogprob, ExtraFields
-from service.api.shared.answer_schemas import IdPage, Object, Shown
+from service.api.shared.answer_schemas import FinishDetail, IdPage, Object, Shown
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -106,7 +106,7 @@ class ResponseShown(ExtraFields):
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     error: ResponseError | None
     incomplete_details: Incomplete | None
-    finish_detail: Literal["deadline", "error"] | None = None
+    finish_detail: FinishDetail | None = None
     model: str
     output: list[OutputItem]
     usage: ResponseUsage | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import Request
 from starlette.responses import Response
@@ -29,9 +29,6 @@ from service.api.openai.schemas import MetadataBody
 from service.errors import Conflict, NotFound, UnsupportedField
 from service.storage.sessions import Session, SessionFields
 
-if TYPE_CHECKING:
-    from service.storage.sessions import SessionStore
-
 router = Router(prefix="/v1/conversations", tags=["responses"])
 NEW: Final = json_body(ConversationBody)
 METADATA: Final = json_body(MetadataBody)
@@ -43,7 +40,7 @@ async def create_conversation(service: ServiceDep, owner: OwnerDep, body: Conver
     """Makes a conversation, which is a new session, with items that nobody has answered yet."""
     items = body.items or []
     fields: SessionFields = {"metadata": body.metadata or {}}
-    made = await (await _store(service)).create(
+    made = await (await service.store()).create(
         owner, fields, dialect.new_messages(items), dialect.result_places(items, "items")
     )
     return _one(made)
@@ -53,7 +50,7 @@ async def create_conversation(service: ServiceDep, owner: OwnerDep, body: Conver
 async def get_conversation(service: ServiceDep, owner: OwnerDep, conversation_id: str) -> Response:
     """Returns a conversation without its items."""
     with _named(conversation_id) as session:
-        return _one(await (await _store(service)).get(owner, session))
+        return _one(await (await service.store()).get(owner, session))
 
 
 @router.post("/{conversation_id}", response_model=ConversationShown)
@@ -67,7 +64,7 @@ async def change_conversation(
     """Puts other metadata in place of a conversation's."""
     fields: SessionFields = {"metadata": body.metadata or {}}
     with _named(conversation_id) as session:
-        return _one(await (await _store(service)).patch(owner, session, fields, revision_of(if_match)))
+        return _one(await (await service.store()).patch(owner, session, fields, revision_of(if_match)))
 
 
 @router.delete("/{conversation_id}", response_model=DeletedConversation)
@@ -76,7 +73,7 @@ async def delete_conversation(
 ) -> Response:
     """Deletes a conversation with its items; responses made in it stay."""
     with _named(conversation_id) as session:
-        await (await _store(service)).delete(owner, session, revision_of(if_match))
+        await (await service.store()).delete(owner, session, revision_of(if_match))
     return json_response({"id": dialect.conversation_id(session), "object": "conversation.deleted", "deleted": True})
 
 
@@ -93,7 +90,7 @@ async def add_items(
     _refuse_include(http)
     places, revision = dialect.result_places(body.items, "items"), revision_of(if_match)
     with _named(conversation_id) as session:
-        store = await _store(service)
+        store = await service.store()
         added = await store.add_messages(owner, session, dialect.new_messages(body.items), revision, places=places)
     return json_response(page_of([item for message in added for item in dialect.items_of(message)], has_more=False))
 
@@ -111,7 +108,7 @@ async def list_items(
     at = None if after is None else dialect.message_of(after, "after")
     newest_first = order == "desc"
     with _named(conversation_id, after, "after") as session:
-        store = await _store(service)
+        store = await service.store()
         # every message has an item, so these are enough for a page behind the message `at`, and one item more
         found = await store.messages_from(owner, session, at, limit + 2, newest_first=newest_first)
     oldest_first = reversed(found) if newest_first else found
@@ -142,7 +139,7 @@ async def delete_item(
         )
     with _named(conversation_id, item_id) as session:
         message, revision = dialect.message_of(item_id), revision_of(if_match)
-        return _one(await (await _store(service)).delete_message(owner, session, message, revision))
+        return _one(await (await service.store()).delete_message(owner, session, message, revision))
 
 
 def _one(session: Session) -> Response:
@@ -154,7 +151,7 @@ async def _item(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns the item, and the other items of its message. Raises NotFound."""
     with _named(conversation, item_id) as session:
-        store = await _store(service)
+        store = await service.store()
         [message] = await store.messages_from(owner, session, dialect.message_of(item_id), 1)
     items = dialect.items_of(message)
     item = next((each for each in items if each["id"] == item_id), None)
@@ -178,7 +175,3 @@ def _refuse_include(http: Request) -> None:
     """Raises UnsupportedField for `include`: a session keeps none of what it could add."""
     if any(name in ("include", "include[]") for name in http.query_params):
         raise UnsupportedField("`include` cannot act: a conversation keeps no more of an item", param="include")
-
-
-async def _store(service: Service) -> SessionStore:
-    return await service.answers.conversations.store()

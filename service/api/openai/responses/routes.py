@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import Request
 from pydantic import TypeAdapter
@@ -40,9 +40,6 @@ from service.generation.request import SessionTurn
 from service.generation.stored_turns import new_messages
 from service.storage.sessions import StoredAnswer
 from service.text.messages import Message
-
-if TYPE_CHECKING:
-    from service.storage.sessions import StoredAnswers
 
 router = Router(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)
@@ -84,13 +81,13 @@ async def get_response(service: ServiceDep, owner: OwnerDep, response_id: str, s
     """Returns a stored response."""
     if stream:
         raise InvalidRequest("A stored response is not streamed again: leave `stream` out", param="stream")
-    return json_response((await (await _answers(service)).get(owner, KIND, response_id)).body)
+    return json_response((await (await service.store()).answers.get(owner, KIND, response_id)).body)
 
 
 @router.delete("/{response_id}", response_model=DeletedResponse)
 async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
     """Deletes a stored response. Responses that went on from it stay, but nothing goes on from them."""
-    await (await _answers(service)).delete(owner, KIND, response_id)
+    await (await service.store()).answers.delete(owner, KIND, response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -98,7 +95,7 @@ async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str
 async def cancel_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
     """Refuses: only responses in the background can be cancelled, and there are none. A stream ends when its client
     leaves."""
-    await (await _answers(service)).get(owner, KIND, response_id)
+    await (await service.store()).answers.get(owner, KIND, response_id)
     raise InvalidRequest(
         "The response is complete: close a stream's connection to cancel it while it runs", param="response_id"
     )
@@ -114,7 +111,7 @@ async def input_items(
     order: Order = "desc",
 ) -> Response:
     """Lists the items that the response's own request brought, newest first unless `order` is asc."""
-    items = (await (await _answers(service)).get(owner, KIND, response_id)).asked
+    items = (await (await service.store()).answers.get(owner, KIND, response_id)).asked
     return json_response(cut_page(items, after, limit, order))
 
 
@@ -123,7 +120,7 @@ async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn 
     turn = turn_of(body)
     if turn is not None and body.conversation is not None:
         try:
-            await (await service.answers.conversations.store()).get(owner, turn.session)
+            await (await service.store()).get(owner, turn.session)
         except NotFound:
             raise no_conversation(body.conversation.id, "conversation") from None
     return turn
@@ -139,7 +136,9 @@ async def _items(service: Service, owner: str, body: InputFields) -> list[Item] 
             continue
         try:
             name = response_of(item.id) or item.id
-            response = responses[name] = responses.get(name) or await (await _answers(service)).get(owner, KIND, name)
+            if name not in responses:
+                responses[name] = await (await service.store()).answers.get(owner, KIND, name)
+            response = responses[name]
             named = next((each for each in _all_items(response) if each["id"] == item.id), None)
             items += ITEMS.validate_python([named] if named else [])
         except NotFound:
@@ -164,7 +163,7 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
     if previous is None:
         return ()
     try:
-        thread = await (await _answers(service)).thread(owner, KIND, previous)
+        thread = await (await service.store()).answers.thread(owner, KIND, previous)
     except NotFound as error:
         raise NotFound(error.message, param="previous_response_id") from None
     if any(each.body.get("conversation") for each in thread):
@@ -190,7 +189,3 @@ def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> 
     turn = answer.request.turn
     items = listed(body.input or (), id) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
     return StoredAnswer(id, KIND, model, body.metadata or {}, items, response, body.previous_response_id)
-
-
-async def _answers(service: Service) -> StoredAnswers:
-    return (await service.answers.conversations.store()).answers

@@ -11,7 +11,7 @@ from service.api.http.errors import ErrorDialect, body_of
 from service.api.openai.responses.conversations import conversation_id
 from service.api.openai.responses.output import Output
 from service.api.openai.responses.schemas import ResponseBody
-from service.api.shared.serialiser import Serialiser, guard_field
+from service.api.shared.serialiser import Serialiser, finish_detail, guard_field
 from service.engine.protocol.messages import FinishReason
 from service.errors import DosirakError
 from service.generation.answer import Answer, Delta
@@ -25,8 +25,6 @@ CUT: Final = {
     FinishReason.CONTENT_FILTER: "content_filter",
 }
 """OpenAI's word for why a response is incomplete."""
-OURS: Final = (FinishReason.DEADLINE, FinishReason.ERROR)
-"""Reasons that are also told in our own word, for OpenAI has none."""
 
 
 class ResponseSerialiser(Serialiser):
@@ -83,7 +81,6 @@ class ResponseSerialiser(Serialiser):
 
     def _ended(self, answer: Answer) -> Json:
         cut = _cut(answer)
-        detail: Json = {"finish_detail": answer.finish_reason.value} if answer.finish_reason in OURS else {}
         return {
             **self._begun(),
             "status": "incomplete" if cut else "completed",
@@ -91,7 +88,7 @@ class ResponseSerialiser(Serialiser):
             "incomplete_details": {"reason": cut} if cut else None,
             "output": self._output.shown(),
             "usage": _usage(answer),
-            **detail,
+            **finish_detail(answer.finish_reason),
             "digest": answer.manifest.short_digest,
             "context": answer.context(),
             "timings": answer.timings(),
