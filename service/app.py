@@ -30,10 +30,10 @@ from service.api.edge.auth import Auth
 from service.api.edge.bearers import Bearers
 from service.api.edge.cors import Cors
 from service.api.edge.door import Door
-from service.api.edge.draining import Drain
 from service.api.edge.early_answers import EarlyAnswers
 from service.api.edge.handlers import unknown_route
 from service.api.edge.layer import Edge
+from service.api.edge.refused_bodies import RestOfBody
 from service.api.edge.stopping import Stopping, is_stopping
 from service.api.http.encoding import event, line
 from service.api.openai.files.batch_lines import ENDPOINTS, LineAnswers
@@ -339,7 +339,7 @@ def _add_layers(app: FastAPI, service: Service, bearers: Bearers, door: Door) ->
     app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instance)
     if settings.origins:
         app.add_middleware(Cors, origins=settings.origins)
-    app.add_middleware(Drain)
+    app.add_middleware(RestOfBody)
 
 
 @asynccontextmanager

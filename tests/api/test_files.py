@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.responses import FileResponse
 
-from service.api.edge.draining import MOST_BYTES
+from service.api.edge.refused_bodies import MOST_BYTES
 from service.storage.sessions.store import utc_now
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import openai_error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from service.api.openai.lists import IdPage
 from service.api.shared.answer_schemas import (
     CalledTool,
     FinishDetail,
     GuardFinding,
-    IdPage,
     Receipt,
     Shown,
     Timings,

@@ -12,8 +12,8 @@ from service.api.deps import Limit, OwnerDep, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
-from service.api.http.listing import After, Order, cut_page, page_of
 from service.api.openai.answer_schemas import DeletedCompletion, StoredCompletion, StoredCompletions, StoredMessages
+from service.api.openai.lists import After, Order, cut_page, page_of
 from service.api.openai.schemas import MetadataBody
 from service.errors import InvalidRequest
 from service.storage.model_filters import model_filter

@@ -27,16 +27,6 @@ class Page(Shown, Generic[Item]):
     next_cursor: str | None
 
 
-class IdPage(Shown, Generic[Item]):
-    """One page of a list as OpenAI has it: `after` takes `last_id`. The ids are null where there are no entries."""
-
-    object: Literal["list"]
-    data: list[Item]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
 class Usage(Shown):
     """Exact counts. `completion_tokens`: every sampled token of every sequence, with end tokens and stop strings.
     `cached_tokens`: prompt tokens that the prefix cache had. `reasoning_tokens`: sampled tokens of a reasoning part;

@@ -10,8 +10,8 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
-from service.api.http.listing import page_of
 from service.api.openai.files.schemas import BatchBody, BatchPage, BatchShown
+from service.api.openai.lists import page_of
 from service.errors import InvalidRequest
 from service.storage.files.files import DEFAULT_SECONDS
 from service.storage.sessions import BatchFacts, StoredBatch

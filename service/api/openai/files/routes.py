@@ -14,9 +14,9 @@ from service.api.deps import OwnerDep, ServiceDep, Text
 from service.api.http.documented import Router, lines
 from service.api.http.encoding import NDJSON, json_response
 from service.api.http.fields import model_of
-from service.api.http.listing import Order, page_of
 from service.api.openai.files.schemas import FileDeleted, FileFields, FilePage, FileShown
 from service.api.openai.files.uploads import declared_bytes, read_form
+from service.api.openai.lists import Order, page_of
 from service.errors import InvalidRequest, Unavailable
 from service.storage.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.storage.sessions import StoredFile

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from service.api.shared.answer_schemas import IdPage, Shown
+from service.api.openai.lists import IdPage
+from service.api.shared.answer_schemas import Shown
 from service.api.shared.schemas import Wire, unsupported
 
 NAMED_BY_OPENAI = ("assistants", "evals", "fine-tune", "user_data", "vision")

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from service.api.openai.answer_schemas import ChatTokenLogprob, ExtraFields
-from service.api.shared.answer_schemas import FinishDetail, IdPage, Object, Shown
+from service.api.openai.lists import IdPage
+from service.api.shared.answer_schemas import FinishDetail, Object, Shown
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

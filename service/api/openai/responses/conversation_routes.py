@@ -15,7 +15,7 @@ from service.api.http.bodies import json_body
 from service.api.http.documented import Router
 from service.api.http.encoding import json_response
 from service.api.http.headers import IfMatch, etag, revision_of
-from service.api.http.listing import After, Order, cut_page, page_of
+from service.api.openai.lists import After, Order, cut_page, page_of
 from service.api.openai.responses import conversations as dialect
 from service.api.openai.responses.conversation_schemas import (
     ConversationBody,

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
+from service.api.openai.lists import IdPage
 from service.api.openai.responses.answer_schemas import FunctionCall, InputText, ItemStatus, OutputText, Reasoning
 from service.api.openai.responses.item_schemas import OwnItems
 from service.api.openai.schemas import Metadata
-from service.api.shared.answer_schemas import IdPage, Shown
+from service.api.shared.answer_schemas import Shown
 from service.api.shared.schemas import Wire
 
 

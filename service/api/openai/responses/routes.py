@@ -18,7 +18,7 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep
 from service.api.http.bodies import json_body
 from service.api.http.documented import Router, streams
 from service.api.http.encoding import json_response
-from service.api.http.listing import After, Order, cut_page
+from service.api.openai.lists import After, Order, cut_page
 from service.api.openai.responses.answer_schemas import (
     DeletedResponse,
     InputTokens,

@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.edge import draining
-from service.api.edge.draining import Drain
+from service.api.edge import refused_bodies
+from service.api.edge.refused_bodies import RestOfBody
 
 CHUNK = 1 << 20
 
@@ -44,7 +44,7 @@ async def exchange(app: Any, parts: Iterator[bytes], **headers: str) -> tuple[li
         sent.append(message)
 
     scope = {"type": "http", "headers": [(name.encode(), value.encode()) for name, value in headers.items()]}
-    await Drain(app)(scope, receive, send)
+    await RestOfBody(app)(scope, receive, send)
     assert b"".join(each.get("body", b"") for each in sent) == b"too large"
     assert [each.get("more_body", False) for each in sent[1:]] == [True] * (len(sent) - 2) + [False]
     return sent, read
@@ -58,11 +58,11 @@ async def test_the_rest_of_a_refused_body_is_taken() -> None:
 
 async def test_a_body_without_an_end_is_left_at_the_limit() -> None:
     _, read = await exchange(refuse, itertools.repeat(b"x" * CHUNK), **{"transfer-encoding": "chunked"})
-    assert read * CHUNK == draining.MOST_BYTES
+    assert read * CHUNK == refused_bodies.MOST_BYTES
 
 
 async def test_a_body_that_stops_coming_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(refused_bodies, "MOST_SECONDS", 0.01)
     _, read = await exchange(refuse, iter([b"x"]), **{"content-length": "9"})
     assert read == 1
 

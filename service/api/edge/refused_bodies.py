@@ -1,4 +1,4 @@
-"""The drain takes the rest of a body that was refused before its end, so that its sender gets to read the answer.
+"""The rest of a body that was refused before its end is taken, so that its sender gets to read the answer.
 
 A server that closes a connection with bytes unread resets it, and a balancer that is still sending answers with a 502
 of its own. Example: nginx sends a body of 5 MiB, and the limit is 1 MiB.
@@ -17,7 +17,7 @@ MOST_SECONDS: Final = 2.0
 """What comes later, or is larger, is not waited for."""
 
 
-class Drain:
+class RestOfBody:
     """ASGI middleware: the answer is sent at once, and its end once the body has come, or after the limits above."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -48,10 +48,10 @@ class _Exchange:
             await self._send(message)
             return
         await self._send({**message, "more_body": True})
-        await self._drain()
+        await self._take_rest()
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _drain(self) -> None:
+    async def _take_rest(self) -> None:
         rest = MOST_BYTES
         try:
             async with asyncio.timeout(MOST_SECONDS):

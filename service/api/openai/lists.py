@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from fastapi import Query
 
+from service.api.shared.answer_schemas import Shown
 from service.errors import NotFound
 
+Item = TypeVar("Item")
 Order = Literal["asc", "desc"]
 After = Annotated[str, Query(max_length=128, description="The id of the entry before the page.")]
+
+
+class IdPage(Shown, Generic[Item]):
+    """One page of a list as OpenAI has it: `after` takes `last_id`. The ids are null where there are no entries."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 def page_of(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
