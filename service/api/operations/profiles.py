@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
@@ -14,7 +14,7 @@ from service.api.http.encoding import JSON, json_response
 from service.api.operations.schemas import ProfileBody
 from service.api.shared.answer_schemas import Object, Page, Shown, Time
 from service.errors import InvalidRequest
-from service.observability.profiles.profile import Profile
+from service.observability.profiles.profile import Kind, Profile, State
 
 
 class OperatorShown(Shown):
@@ -34,8 +34,8 @@ class ProfileShown(Shown):
     id: str
     model: str
     digest: str
-    kind: Literal["operators", "memory", "stacks"]
-    state: Literal["queued", "running", "succeeded", "failed"]
+    kind: Kind
+    state: State
     steps: int
     steps_done: int
     tokens: int

@@ -9,6 +9,7 @@ from pydantic import Field
 from service.api.shared.answer_schemas import Object, Precision, Shown
 from service.api.shared.schemas import ModelReference, Wire
 from service.api.shared.unions import BY_TYPE
+from service.observability.profiles.profile import Kind
 from service.settings import MAX_REPLICAS
 
 MAX_PROFILE_STEPS = 1000
@@ -33,7 +34,7 @@ class ProfileBody(Wire):
 
     steps: Annotated[int, Field(ge=1, le=MAX_PROFILE_STEPS)]
     model: ModelReference | None = None
-    kind: Literal["operators", "memory", "stacks"] = "operators"
+    kind: Kind = "operators"
 
 
 DeploymentState = Literal["loading", "ready", "restarting", "draining", "failed"]

@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from models.repository.disk.journal import Action
+from models.repository.report import Effort, ReportState
+from models.repository.rollout_record import State as RolloutState
 from service.api.shared.answer_schemas import Object, Page, Precision, Shown, Time
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -107,7 +110,7 @@ class ReportShown(Shown):
 
     digest: str
     created_at: Time
-    effort: Literal["check", "quick", "full"]
+    effort: Effort
     seconds: float
     texts: TextSetShown
     perplexity: float
@@ -141,7 +144,7 @@ class VersionShown(Shown):
     breaks_gate: list[str]
     lineage: LineageShown
     report: ReportShown | None
-    report_state: Literal["not_measured", "measuring", "measured"]
+    report_state: ReportState
 
 
 class VersionFileShown(Shown):
@@ -233,7 +236,7 @@ class ComparedVersions(Shown):
 class Change(Shown):
     """One change of an alias. `overridden` has the limits of the gate that the version broke."""
 
-    action: Literal["promote", "rollback", "remove", "delete"]
+    action: Action
     alias: str | None
     version: str | None
     previous: str | None
@@ -276,7 +279,7 @@ class RolloutShown(Shown):
     shadow: bool
     guards: RolloutGuards
     started_at: Time
-    state: Literal["running", "promoted", "aborted", "rolled_back"]
+    state: RolloutState
     ended_at: str
     reason: str
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from models.manifest import Precision
 from service.api.shared.chat_schemas import ReasoningParser, ToolParser
 from service.api.shared.schemas import Wire
 
@@ -36,7 +37,7 @@ class ImportBody(Wire):
     are computed as they are, and `bf16` for other sources."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
-    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4", "file"] | None = None
+    precision: Precision | None = None
     version: Version | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     adapter_of: Annotated[str, Field(min_length=1, max_length=200)] | None = None
