@@ -205,7 +205,6 @@ def create_app(
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
-    made = Profiles(deployments, tasks)
     audit = _audit(answers, instances.id, metrics, jobs, bearers)
     app.state.service = Service(
         settings,
@@ -217,7 +216,7 @@ def create_app(
         metrics,
         stock,
         feed,
-        made,
+        Profiles(deployments, tasks),
         instances,
         __version__,
         keys,

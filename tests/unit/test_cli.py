@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
-from models.errors import Corrupt, InvalidSource, RepositoryError
+from models.errors import Corrupt, InvalidSource
 from models.repository import rollouts
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
-from service import cli
 from service.cli.reports import facts_of
 from service.settings import Settings
 from tests.checkpoints import save_llama
+from tests.commands import refused, run
 from tests.reports import COMPARED, report
 from tests.versions import publish
 
@@ -26,18 +25,6 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOGNAME", "kim")  # where getpass looks first
     return tmp_path / "data"
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*words: str) -> str:
-    with pytest.raises(RepositoryError) as error:
-        run(*words)
-    return str(error.value)
 
 
 def test_import_quantize_verify_list(tmp_path: Path, data_dir: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from models.errors import RepositoryError
 from models.repository import rollouts
 from models.repository.repository import Repository
 from service import cli
@@ -22,6 +21,7 @@ from service.errors import DosirakError, NotFound, Unavailable
 from service.storage.database.database import Database
 from service.storage.outages import Outages
 from tests.checkpoints import save_llama
+from tests.commands import refused, run
 from tests.migrated import migrate_really as upgrade
 from tests.versions import publish
 
@@ -31,18 +31,6 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOGNAME", "kim")  # where getpass looks first
     return tmp_path / "data"
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*words: str) -> str:
-    with pytest.raises(RepositoryError) as error:
-        run(*words)
-    return str(error.value)
 
 
 @pytest.fixture

@@ -108,20 +108,22 @@ def serve(
         open_repository(settings).resolve(settings.draft_model)  # now, not when it loads
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
-    has_options = bool(precision or name or evaluate or pull)
+    is_demo = model is not None and _is_demo(settings, model)
+    if (model is None or is_demo) and (precision or name or evaluate or pull):
+        raise typer.BadParameter(f"--precision, --name, --evaluate and --pull {_no_options_of(model)}")
     if model is None:
-        if has_options:
-            raise typer.BadParameter("--precision, --name, --evaluate and --pull belong to a MODEL: name one")
         raise typer.Exit(_serve_default(settings))
-    if _is_demo(settings, model):
-        if has_options:
-            raise typer.BadParameter(
-                f"--precision, --name, --evaluate and --pull change how a version is made, and {model} comes as it is: "
-                "leave them out"
-            )
+    if is_demo:
         raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
     raise typer.Exit(_serve_prepared(settings, words))
+
+
+def _no_options_of(model: str | None) -> str:
+    """Returns why options of making a version do nothing, and what to do."""
+    if model is None:
+        return "belong to a MODEL: name one"
+    return f"change how a version is made, and {model} comes as it is: leave them out"
 
 
 def _serve_default(settings: Settings) -> int:

@@ -1,5 +1,5 @@
-"""What a profile needs of an engine: the parts of a step by their names, and a recorder. It knows no torch, and only
-engine processes use it.
+"""Profiling names the parts of an engine's step, and says what records them. It knows no torch, and only engine
+processes use it.
 """
 
 from __future__ import annotations
