@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -125,7 +126,8 @@ def rollout(
     settings, store = settings_or_exit(console), repository()
     limits = settings.gate(alias)
     if changes:
-        put = rollouts.put(store, _planned(store, name, alias, changes), None if override else limits)
+        planned, change = _planned(store, name, alias, changes), partial(msgspec.structs.replace, **changes)
+        put = rollouts.put(store, planned, None if override else limits, change=change)
         tell("rollouts.put", f"{name}@{alias}", candidate=put.candidate, weight=put.weight, shadow=put.shadow)
     elif promote:
         rollouts.promote(store, name, alias, reason, settings.who, limits, override)
