@@ -57,7 +57,8 @@ class SequenceDelta(Generic[A]):
 
 class OutputSequence:
     """Sequence number `number` of an answer. `sampled` are the engine's tokens; the last of them may be the one that
-    completed a stop string. `tokens` are the tokens that went out, as a guard left them."""
+    completed a stop string. `tokens` are the tokens that went out, as a guard left them; without their `top` where the
+    request does not keep it."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class OutputSequence:
         self._reasoning: list[str] = []
         self._content = 0  # characters beside calls
         self._include_stop = request.include_stop
+        self._keeps_top = request.keeps_top
         self._is_one_call = request.tools is not None and not request.tools.is_parallel
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
@@ -199,7 +201,7 @@ class OutputSequence:
             self._reasoning.append(delta.reasoning)
             self.finish_reason = delta.finish_reason
             if token is not None:
-                self.tokens.append(token)
+                self.tokens.append(token if self._keeps_top or not token.top else replace(token, top=()))
             if delta.finish_reason is not None:
                 break
         return deltas

@@ -93,6 +93,8 @@ class GenerationRequest:
     `embedding` the answer is a vector of the prompt and no text; `max_new_tokens` is 0. With `choices` the answer is
     their probabilities and no text; there are `n` = `best_of` of them. With `continues` the answer goes on from the
     chat's last message, an assistant's. `is_streamed` says that the client gets tokens as they come.
+    `keeps_top` says that a body is made of the answer at its end: only then are the N likeliest tokens kept behind
+    their delta, 2.5 kB a token where N is 20.
     """
 
     id: str
@@ -133,6 +135,7 @@ class GenerationRequest:
     continues: bool = False
     keep_alive: float | None = None
     is_streamed: bool = False
+    keeps_top: bool = True
     arrival: float = field(default_factory=time.monotonic)
 
     @property

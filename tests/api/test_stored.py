@@ -47,9 +47,11 @@ async def ids(world: World, query: str) -> list[str]:
 
 @pytest.mark.parametrize("n", [1, 2])
 async def test_what_is_read_again_is_what_was_answered(world: World, n: int) -> None:
-    whole = await ask(world, n=n, metadata={"k": "v"})
+    likeliest = {"logprobs": True, "top_logprobs": 2}
+    whole = await ask(world, n=n, metadata={"k": "v"}, **likeliest)
+    assert whole["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     assert await get(world, f"{URL}/{whole['id']}") == {**whole, "metadata": {"k": "v"}}
-    streamed = await ask(world, n=n, stream=True)
+    streamed = await ask(world, n=n, stream=True, **likeliest)
     kept = await get(world, f"{URL}/{streamed['id']}")
     assert (kept["object"], kept["metadata"]) == ("chat.completion", {})
     assert kept["choices"] == whole["choices"] and len(kept["choices"]) == n

@@ -11,6 +11,7 @@ import pytest
 
 from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason
+from service.generation.answer import Answer
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import REPLY, World
@@ -165,6 +166,33 @@ async def test_the_engine_knows_who_reads_along(shared: World, path: str, body: 
         before = len(shared.engine.requests) if shared.engines else 0
         assert (await shared.client.post(path, json={**body, "stream": streamed})).status_code == 200
         assert {each.is_streamed for each in shared.engine.requests[before:]} == {streamed}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/completions", {"prompt": "x", "logprobs": 2}),
+        ("/api/chat", {**CHAT, "model": "demo", "logprobs": True, "top_logprobs": 2}),
+        ("/generate", {"inputs": "x", "parameters": {"top_n_tokens": 2, "details": True}}),
+    ],
+)
+async def test_a_stream_keeps_no_likeliest_tokens(
+    shared: World, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader who stands still would hold 2.5 kB of memory for each token that went out."""
+    begun = list[Answer]()
+    made = Answer.__init__
+
+    def watched(self: Answer, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        begun.append(self)
+
+    monkeypatch.setattr(Answer, "__init__", watched)
+    for streamed in (True, False):
+        assert (await shared.client.post(path, json={**body, "stream": streamed})).status_code == 200
+    stream, whole = ([token.top for token in answer.sequences[0].tokens] for answer in begun)
+    assert all(whole) and not any(stream)
 
 
 async def test_many_streams_at_once(world: World) -> None:

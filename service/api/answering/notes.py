@@ -20,15 +20,18 @@ class Generation:
     """The requests of one HTTP request, all with the same parameters; `opening` has their answers as they begin."""
 
     requests: Sequence[GenerationRequest]
-    is_streamed: bool
     opening: Opening = field(default_factory=Opening)
 
     @classmethod
-    def begin(cls, http: Request, requests: Sequence[GenerationRequest], *, stream: bool) -> Generation:
+    def begin(cls, http: Request, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns the generation, which `edge` finds at the request's end."""
-        made = cls(requests, stream)
+        made = cls(requests)
         http.state.generation = made
         return made
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.requests[0].is_streamed
 
 
 def whole_headers(answer: Answer) -> dict[str, str]:

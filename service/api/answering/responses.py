@@ -51,7 +51,8 @@ async def respond(
     request, is stored before its last bytes go out. Raises ClientGone when the client left."""
     if not stream:
         return await respond_whole(http, service, requests, serialiser, store)
-    begun = await _begun(http, service, requests, stream=True)
+    requests = [replace(request, is_streamed=True, keeps_top=store is not None) for request in requests]
+    begun = await _begun(http, service, requests)
     if isinstance(begun, Response):
         return begun
     generation, claim = begun
@@ -68,7 +69,7 @@ async def respond_whole(
     store: AnswerStore | None = None,
 ) -> Response:
     """Works as `respond`, for answers that are not streamed."""
-    begun = await _begun(http, service, requests, stream=False)
+    begun = await _begun(http, service, requests)
     if isinstance(begun, Response):
         return begun
     generation, claim = begun
@@ -80,15 +81,13 @@ async def respond_whole(
 
 
 async def _begun(
-    http: Request, service: Service, requests: Sequence[GenerationRequest], *, stream: bool
+    http: Request, service: Service, requests: Sequence[GenerationRequest]
 ) -> tuple[Generation, Claimed | None] | Response:
     """Returns the generation, and the claim on its Idempotency-Key if it has one; or the response of the first request
     with that key."""
-    requests = [
-        replace(for_caller(http, request, service.settings.context_policy), is_streamed=stream) for request in requests
-    ]
-    http.state.log["streamed"] = stream
-    generation = Generation.begin(http, requests, stream=stream)
+    requests = [for_caller(http, request, service.settings.context_policy) for request in requests]
+    generation = Generation.begin(http, requests)
+    http.state.log["streamed"] = generation.is_streamed
     if (key := key_of(http)) is None:
         return generation, None
     service.answers.refuse_more_than_all(requests)  # what fails behind the claim must give it back
