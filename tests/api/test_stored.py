@@ -47,7 +47,7 @@ async def ids(world: World, query: str) -> list[str]:
 
 @pytest.mark.parametrize("n", [1, 2])
 async def test_what_is_read_again_is_what_was_answered(world: World, n: int) -> None:
-    likeliest = {"logprobs": True, "top_logprobs": 2}
+    likeliest: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     whole = await ask(world, n=n, metadata={"k": "v"}, **likeliest)
     assert whole["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     assert await get(world, f"{URL}/{whole['id']}") == {**whole, "metadata": {"k": "v"}}
