@@ -98,12 +98,12 @@ class Cache:
         return self.root / "converted" / f"{peer}-{shape.name}-{precision}"
 
     def prepare_ours(self, wanted: Mapping[Shape, Collection[str]]) -> None:
-        """Makes the checkpoints and our versions of them, in bf16 and the precisions wanted; in int8 too, unless int4
+        """Makes the checkpoints and our versions of them, in bf16 and the precisions wanted; in int8 too, unless one
         alone is wanted. Raises CannotMake."""
         for shape, precisions in wanted.items():
             whole(self.checkpoint(shape), partial(save, shape))
             if shape.name not in Repository(self.repository).models():
-                self._import(shape, "int4" if set(precisions) == {"int4"} else "int8")
+                self._import(shape, next(iter(precisions)) if len(precisions) == 1 else "int8")
             if "int8" in precisions and not self._versions(shape, "int8"):
                 self._command("quantize", self.version_of(shape, "bf16"), "--precision", "int8")
             if "int4" in precisions and not self._versions(shape, "int4"):

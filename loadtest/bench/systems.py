@@ -156,6 +156,7 @@ def catalogue() -> tuple[System, ...]:
         System("llama.cpp q4_k_m", "llama.cpp", TINYLLAMA, "int4", "server over HTTP, 32 slots", q8, True, "q4_k_m"),
         System("ctranslate2 int8", "ctranslate2", TINYLLAMA, "int8", "static batch", ("int8",)),
         System("dosirak bf16 http", OURS, TINYLLAMA, "bf16", "the server, streaming", http=True),
+        System("dosirak bf16 offline", OURS, TINYLLAMA, "bf16", "the engine alone", ("no-lookup",)),
         System("llama.cpp bf16", "llama.cpp", TINYLLAMA, "bf16", "server over HTTP, 32 slots", q8, http=True),
         System("transformers bf16", "transformers", TINYLLAMA, "bf16", "static batch", ("bfloat16", "static")),
         System(

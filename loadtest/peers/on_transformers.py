@@ -2,6 +2,7 @@
 
 static: `generate`, one batch after another; SIZE and WAIT hold batches back (see `StaticBatches`).
 continuous: its continuous batching manager, every token streamed.
+The model lies where ours does: on the device that DOSIRAK_DEVICE names, or on the CPU.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class EveryStep(transformers.StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
         self._on_step(input_ids[:, -1].tolist())
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
 def generate(model: Any, prompts: list[list[int]], new_tokens: int, on_step: Callable[[Sequence[int]], None]) -> None:
     """One static batch, padded on the left."""
-    width = max(map(len, prompts))
-    input_ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    width, device = max(map(len, prompts)), model.device
+    input_ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     criteria = transformers.StoppingCriteriaList([EveryStep(on_step)])
     with torch.inference_mode():
         model.generate(
@@ -55,8 +56,8 @@ class Batches(StaticBatches):
 
     def predict(self, token_ids: list[int]) -> bytes:
         with torch.inference_mode():
-            logits = self._model(torch.tensor([token_ids])).logits[0, :-1]
-        rows: bytes = logits.float().numpy().tobytes()
+            logits = self._model(torch.tensor([token_ids], device=self._model.device)).logits[0, :-1]
+        rows: bytes = logits.float().cpu().numpy().tobytes()
         return rows
 
 
@@ -92,6 +93,7 @@ class Continuous:
 def build(directory: str, dtype: str, batching: str, *held: str) -> Engine:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+    model.to(os.environ.get("DOSIRAK_DEVICE", "cpu"))
     model.generation_config.eos_token_id = (
         None  # as many tokens as are asked for, and an end token where it is likeliest
     )

@@ -21,14 +21,12 @@ from service.text.files import TokenizerFiles, read_files
 from service.text.messages import ChatOptions, Document, Message, Tool
 from service.text.probing import QUESTION, Probes
 from service.text.reasoning import ReasoningForm, reasoning_form_of
-from service.text.segments import Memory, Splitting, digest_of
+from service.text.segments import MOST_COUNTED, Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.tools import ToolFormat
 from service.text.tools.choosing import refuse_format
 from service.text.vocabulary import Vocabulary, require_text
 
-_COUNTED = 100_000
-"""The most texts and turns whose number of tokens is remembered."""
 _SHORT_TOOL = Tool("f")
 _SHORT_VARIABLE = 64
 """The most characters of a variable of the template with which turns are counted."""
@@ -286,7 +284,7 @@ class Tokenizer:
         known = self._counted.get(key)
         if known is None:
             known = count()
-            if len(self._counted) >= _COUNTED:
+            if len(self._counted) >= MOST_COUNTED:
                 self._counted.clear()
             self._counted[key] = known
         return known

@@ -24,6 +24,7 @@ from tests.golden.adapters import train, version
 from tests.golden.test_speculation import KINDS
 from tests.golden.tiny import (
     CONFIGS,
+    DEVICE,
     MIN_PREFILL,
     VOCABULARY,
     Answer,
@@ -34,6 +35,8 @@ from tests.golden.tiny import (
     save_tiny,
 )
 from tests.kernels import use
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="drafts are verified on a processor only")
 
 NEW_TOKENS = 24
 

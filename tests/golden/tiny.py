@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import SampledToken
 
+DEVICE = os.environ.get("DOSIRAK_DEVICE", "cpu")
+"""Where the models of golden tests run: `DOSIRAK_DEVICE=cuda python -m pytest tests/golden`."""
 VOCABULARY = 199
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -241,7 +244,7 @@ class Loaded:
     @classmethod
     def of(cls, directory: Path, precision: str, **changes: Any) -> Loaded:
         dtype = "fp32" if precision == "fp32" else "bf16"
-        fields: dict[str, Any] = {"max_model_len": 400, "max_num_seqs": 16, "threads": 1, "device": "cpu", **changes}
+        fields: dict[str, Any] = {"max_model_len": 400, "max_num_seqs": 16, "threads": 1, "device": DEVICE, **changes}
         config = EngineConfig(model_dir=str(directory), precision=precision, dtype=dtype, **fields)
         return cls(*build_runner(config, lambda phase, fraction: None), config)
 

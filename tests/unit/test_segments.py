@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,20 @@ def test_a_full_memory_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for at in range(10):
         memory.encode(f"<|im_start|>{at}<|im_end|>")
     assert len(memory._known) <= 3
+
+
+def test_an_owners_counted_turns_take_two_mib_at_most(tmp_path: Path) -> None:
+    """Of an hour with fifty thousand turns."""
+    tokenizer = load(tmp_path, byte_level()).of("ann")
+    tracemalloc.start()
+    try:
+        for at in range(segments.MOST_COUNTED + 1_000):
+            tokenizer._remembered(segments.digest_of(f"{at}"), lambda: 1_000)
+            if at == segments.MOST_COUNTED - 1:
+                assert tracemalloc.get_traced_memory()[0] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(tokenizer._counted) == 1_000
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])

@@ -29,10 +29,12 @@ from service.engine.runner.native.attention import heads_struct
 from service.engine.runner.native.library import KINDS, library
 
 KV_TILE = 128
-QUERY_TILE = 128
-MAX_BATCHED_POSITIONS = 2048
-"""The most sequences times padded length of one decode product. Its gathered keys must stay in the processor's cache,
-and under the size from which the allocator takes fresh pages every time (3-4x slower at 64 sequences)."""
+QUERY_TILE = {"cpu": 128, "cuda": 512}
+"""Rows of a prompt in one product. A GPU waits for the launches of many small ones."""
+MAX_BATCHED_POSITIONS = {"cpu": 2048, "cuda": 1 << 18}
+"""The most sequences times padded length of one decode product. On a CPU its gathered keys must stay in the cache, and
+under the size from which the allocator takes fresh pages every time (3-4x slower at 64 sequences). A GPU wants few
+products; their gathered keys take 0.3 GB in TinyLlama's shape."""
 
 
 class DistanceBias:
@@ -165,7 +167,7 @@ class AttentionPlan:
     @cached_property
     def slots(self) -> Tensor:
         """The slot of each row's keys and values [rows]."""
-        slots = _slots(self.sequences, self.num_rows, self.cache.block_size, self._scratch_block)
+        slots = slots_of(self.sequences, self.num_rows, self.cache.block_size, self._scratch_block)
         return torch.tensor(slots, device=self.device)
 
     @cached_property
@@ -284,7 +286,7 @@ def _mix(weights: Tensor, values: Tensor) -> Tensor:
     return total
 
 
-def _slots(sequences: Seq[SequenceRows], num_rows: int, size: int, scratch_block: int) -> list[int]:
+def slots_of(sequences: Seq[SequenceRows], num_rows: int, size: int, scratch_block: int) -> list[int]:
     slots = [scratch_block * size] * num_rows
     for sequence in sequences:
         for i, position in enumerate(range(sequence.start, sequence.start + sequence.count), sequence.row):
@@ -301,14 +303,18 @@ def _kv_tiles(end: int) -> int:
     return -(-end // KV_TILE)
 
 
-def _padded_length(end: int) -> int:
-    """Returns `end` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, .. tiles: few different lengths, at most half unused."""
-    tiles = _kv_tiles(end)
-    power = 1 << (tiles - 1).bit_length()
-    return KV_TILE * (power * 3 // 4 if tiles <= power * 3 // 4 else power)
+def padded(count: int) -> int:
+    """Returns `count` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ..: few different numbers, at most half unused."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if count <= power * 3 // 4 else power
 
 
-def _table(sequence: SequenceRows, length: int, block_size: int, scratch_block: int) -> list[int]:
+def padded_length(end: int) -> int:
+    """Returns `end` rounded up to whole KV tiles, of which there are few different numbers."""
+    return KV_TILE * padded(_kv_tiles(end))
+
+
+def block_table(sequence: SequenceRows, length: int, block_size: int, scratch_block: int) -> list[int]:
     """Returns the block table, cut or filled with the scratch block, for `length` positions."""
     needed = -(-length // block_size)
     used = list(sequence.block_table[: min(needed, _blocks(sequence, block_size))])
@@ -322,10 +328,10 @@ def _decode_queries(
     buckets: dict[int, list[SequenceRows]] = {}
     for sequence in sequences:
         if sequence.count == 1:
-            buckets.setdefault(_padded_length(sequence.start + 1), []).append(sequence)
+            buckets.setdefault(padded_length(sequence.start + 1), []).append(sequence)
     batched = []
     for length, members in sorted(buckets.items()):
-        most = max(1, MAX_BATCHED_POSITIONS // length)
+        most = max(1, MAX_BATCHED_POSITIONS[device.type] // length)
         for first in range(0, len(members), most):
             batched.append(_batched(members[first : first + most], length, block_size, scratch_block, device))
     return batched
@@ -338,8 +344,8 @@ def _prefill_queries(
     for sequence in sequences:
         if sequence.count == 1:
             continue
-        for first in range(0, sequence.count, QUERY_TILE):
-            count = min(QUERY_TILE, sequence.count - first)
+        for first in range(0, sequence.count, QUERY_TILE[device.type]):
+            count = min(QUERY_TILE[device.type], sequence.count - first)
             tile = SequenceRows(sequence.row + first, count, sequence.start + first, sequence.block_table)
             length = _kv_tiles(tile.start + count) * KV_TILE
             batched.append(_batched([tile], length, block_size, scratch_block, device))
@@ -353,5 +359,5 @@ def _batched(
     offsets = torch.arange(count)
     rows = torch.tensor([sequence.row for sequence in members])[:, None] + offsets
     positions = torch.tensor([sequence.start for sequence in members])[:, None] + offsets
-    blocks = torch.tensor([_table(sequence, length, block_size, scratch_block) for sequence in members])
+    blocks = torch.tensor([block_table(sequence, length, block_size, scratch_block) for sequence in members])
     return BatchedQueries(rows.reshape(-1).to(device), positions.to(device), blocks.to(device), length)

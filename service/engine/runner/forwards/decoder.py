@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ class Layer(nn.Module):
         if plan.router is not None:
             raise CannotServe("the fused forward in torch operations does not compute experts")
         outline = whole.outline
-        self.index, self.plan, self.eps = index, plan, outline.eps
+        self.index, self.eps = index, outline.eps
+        self.plan = replace(plan, qkv=(), output=(), gate_up=(), down=())  # the fused ones take their place
         self.heads, self.kv_heads, self.head_dim = outline.heads, outline.kv_heads, outline.head_dim
         self.activation = ACTIVATIONS[outline.activation]
         self.parallel, self.gated = outline.parallel_residual, outline.gated

@@ -95,7 +95,7 @@ def _rope_kinds(module: nn.Module) -> Iterable[str]:
 
 
 def _short_logits(model: transformers.PreTrainedModel) -> Tensor:
-    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
+    token_ids = torch.arange(8, device=model.device)[None] % model.config.get_text_config().vocab_size
     decoder_inputs = {"decoder_input_ids": token_ids} if model.config.is_encoder_decoder else {}
     logits: Tensor = model(input_ids=token_ids, **decoder_inputs, use_cache=False).logits
     return logits.float()

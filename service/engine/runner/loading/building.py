@@ -31,6 +31,7 @@ from service.engine.runner.block_linear import release as release_blocks
 from service.engine.runner.draft_model import DraftModel
 from service.engine.runner.forwards.attention import KV_TILE, matmul_dtype
 from service.engine.runner.forwards.blueprint import Blueprint, LibraryWeights, assemble
+from service.engine.runner.forwards.cuda_graphs import GraphedDecoder
 from service.engine.runner.forwards.decoder import FusedDecoder
 from service.engine.runner.forwards.forward import CannotServe, Forward
 from service.engine.runner.forwards.native_decoder import NativeDecoder
@@ -82,6 +83,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     built, arena = _built(config, dtype, _devices(config, device), progress)
     forward, cache, passed_over = built
     rules = _row_rules(forward.model, cache, dtype)
+    forward = _graphed(forward, cache, rules)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
     runner = ModelRunner(forward, cache, rules, device, _offload(config, cache))
@@ -319,6 +321,13 @@ def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> Ro
     return RowRules(quantum, attention)
 
 
+def _graphed(forward: Forward, cache: KVCache, rules: RowRules) -> Forward:
+    """Returns the forward, on a GPU with its decode steps as graphs where it is our own and lies on one device."""
+    if not isinstance(forward, FusedDecoder) or cache.device.type != "cuda" or cache.num_window_blocks:
+        return forward
+    return GraphedDecoder(forward, cache, rules)
+
+
 def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Tensor, torch.dtype]]:
     """Yields the layers whose products torch computes, each with its stored weight [out, in] and the dtype in which it
     is multiplied."""
@@ -387,4 +396,5 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
     blocks += ", int8 keys and values" if cache.dtype is torch.int8 else ""
     blocks += f", windows in {cache.num_window_blocks} of {cache.num_blocks} blocks" if cache.num_window_blocks else ""
     attention = f"attention: {blocks}" if forward.attends else "attention: library, per sequence"
-    return (linear, attention, *(() if native is None else (f"native kernels: {native.level}",)))
+    graphs = ("decode steps: CUDA graphs",) if isinstance(forward, GraphedDecoder) else ()
+    return (linear, attention, *graphs, *(() if native is None else (f"native kernels: {native.level}",)))
