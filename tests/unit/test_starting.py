@@ -22,7 +22,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from pydantic import SecretStr
 from rich.console import Console
+from sqlalchemy import make_url
 
 from models.repository.repository import Repository
 from service.cli.client import Client
@@ -30,7 +32,9 @@ from service.cli.serve import checks, serving
 from service.cli.serve.checks import CannotStart
 from service.cli.serve.showing import Screen, show_first_answer, slow_kernels, wait_until_ready
 from service.settings import Settings
+from tests import postgres
 from tests.e2e.server import free_port
+from tests.sessions import needs_postgresql
 from tests.versions import publish
 from tests.waiting import alive, block_until
 
@@ -110,6 +114,16 @@ def test_a_database_of_a_newer_release_ends_the_start(tmp_path: Path) -> None:
             connection.execute("CREATE TABLE alembic_version AS SELECT ? AS version_num", (revision,))
         with refusal:
             checks.check_database(settings)
+
+
+@needs_postgresql
+def test_a_server_s_database_of_a_newer_release_ends_the_start(tmp_path: Path) -> None:
+    url = postgres.server().new_database()
+    settings = Settings(data_dir=tmp_path, database_url=SecretStr(url))
+    checks.check_database(settings)
+    postgres.server().sql("UPDATE alembic_version SET version_num = '0099'", str(make_url(url).database))
+    with pytest.raises(CannotStart, match="the newer version"):
+        checks.check_database(settings)
 
 
 @contextmanager

@@ -176,8 +176,8 @@ def _user(uid: int) -> str:
 
 
 def check_database(settings: Settings) -> None:
-    """Raises CannotStart for a SQLite database that a newer release wrote, and for a URL that names no file. Other
-    failures may pass: the server tries again."""
+    """Raises CannotStart for a database that a newer release wrote, and for a URL that names no file. Other failures
+    may pass: the server tries again."""
     from service.storage.database import migrating
     from service.storage.database.database import Database, sqlite_file
 
@@ -190,7 +190,7 @@ def check_database(settings: Settings) -> None:
 
     try:
         file = sqlite_file(settings.session_database)
-        if file is not None and file.exists():
+        if file is None or file.exists():
             asyncio.run(look())
     except (migrating.NewerDatabase, ValueError) as error:
         raise CannotStart(f"the database of sessions cannot be used: {error}") from None
