@@ -292,6 +292,7 @@ async def test_a_refusal_says_what_the_field_must_be(shared: World) -> None:
         ({"inputs": "x", "parameters": {"top_p": 0}}, "`parameters.top_p` must be above 0"),
         ({"inputs": "x", "parameters": {"n": 9}}, "`parameters.n` must be at most 8"),
         ({"inputs": "x", "parameters": {"n": "2"}}, "`parameters.n` must be a valid integer"),
+        ({"inputs": "x", "parameters": {"stop": 5}}, "`parameters.stop` must be a string or a list of strings"),
         ({"messages": []}, "`messages` must have at least 1 item(s)"),
         ({"inputs": "x", "user": "u" * 300}, "`user` must have at most 256 characters"),
         ({"inputs": "x", "request_id": " "}, "`request_id` must match ^[A-Za-z0-9._:-]{1,128}$"),

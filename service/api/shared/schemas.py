@@ -66,6 +66,8 @@ class Wire(BaseModel):
 
 
 def _as_list(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise wrong("", "must be a string or a list of strings")
     return [value] if isinstance(value, str) else value
 
 
