@@ -8,7 +8,7 @@ from itertools import product
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -62,7 +62,7 @@ def _texts(repository: Repository, manifests: Sequence[Manifest], count: int) ->
 
 
 def _rendered(predictions: dict[str, Predictions]) -> Table:
-    view = Table("version", "perplexity", "to the first", "top-1 agreement", "KL divergence")
+    view = Table(Column("version", overflow="fold"), "perplexity", "to the first", "top-1 agreement", "KL divergence")
     first = next(iter(predictions.values()))
     for label, each in predictions.items():
         view.add_row(

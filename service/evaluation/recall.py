@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from models.demo.recall import RecallCase, Row, cases, table
 from models.manifest import Manifest
@@ -84,7 +84,7 @@ def prompt_of(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
 
 
 def _rendered(columns: dict[str, list[Row]]) -> Table:
-    view = Table("cell", "wording", *columns)
+    view = Table("cell", "wording", *(Column(each, overflow="fold") for each in columns))
     for cells in zip(*columns.values(), strict=True):
         shares = (f"{row.share:.1%} ({row.right}/{row.questions})" for row in cells)
         view.add_row(cells[0].cell, cells[0].wording, *shares)

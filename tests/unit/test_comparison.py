@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
+from models.demo.recall import Row
 from models.imports.importing import import_source
 from models.repository.repository import Repository
 from models.weights.quantize import quantize
 from service.errors import InvalidRequest
+from service.evaluation import comparison as versions
+from service.evaluation import recall
 from service.evaluation.comparison import print_comparison
 from service.evaluation.predictions import Predictions
 from service.settings import Settings
@@ -25,6 +29,20 @@ def test_figures_by_hand() -> None:
     assert first.perplexity == pytest.approx(math.exp(2.0))
     assert first.agreement(first) == 1.0 and second.agreement(first) == 0.5
     assert first.mean_kl == 0.0 and second.mean_kl == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        versions._rendered({"q" * 90: Predictions([-1.0], [5])}),
+        recall._rendered({"q" * 90: [Row("near", "test", 3, 4)]}),
+    ],
+    ids=["compare", "recall"],
+)
+def test_a_long_name_is_shown_whole(table: Table) -> None:
+    console = Console(record=True, width=60)
+    console.print(table)
+    assert console.export_text().count("q") == 90
 
 
 def comparison(data_dir: Path, *references: str, int8_kv: bool = False) -> str:
