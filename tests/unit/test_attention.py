@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from service.engine.kv_cache.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks
-from service.engine.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
+from service.engine.runner.forwards.attention import (
+    KV_TILE,
+    MAX_BATCHED_POSITIONS,
+    AttentionPlan,
+    AttentionSpec,
+    SequenceRows,
+    batched_positions,
+    matmul_dtype,
+)
 from service.engine.runner.kv_cache import KVCache, bytes_per_block, decode, encode
 from service.engine.runner.row_blocks import bmm_row_quantum
 from tests.effort import drawn, meeting
@@ -238,3 +246,17 @@ def test_number_of_blocks(kv_cache_bytes: int, tokens: int, free: int, blocks: i
 def test_no_block_fits() -> None:
     with pytest.raises(MemoryError, match="at least 100 bytes"):
         choose_blocks(99, KVBytes(60, 40), 32, Demand(1, 64, 64, 16), 10**9)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "dim", "dtype", "positions"),
+    [
+        (4, 64, torch.bfloat16, 1 << 18),  # TinyLlama
+        (8, 128, torch.bfloat16, 1 << 16),  # Llama 3 8B
+        (8, 128, torch.int8, 1 << 15),  # its codes are gathered as fp32
+    ],
+)
+def test_a_gpu_gathers_a_quarter_of_a_gib_at_most(kv_heads: int, dim: int, dtype: torch.dtype, positions: int) -> None:
+    cache = KVCache([LayerShape(1, 8, 8), LayerShape(kv_heads, dim, dim)], 2, 16, dtype, CPU)
+    assert batched_positions(cache, torch.device("cuda")) == positions
+    assert batched_positions(cache, CPU) == MAX_BATCHED_POSITIONS

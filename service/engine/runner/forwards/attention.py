@@ -29,12 +29,15 @@ from service.engine.runner.native.attention import heads_struct
 from service.engine.runner.native.library import KINDS, library
 
 KV_TILE = 128
-QUERY_TILE = {"cpu": 128, "cuda": 512}
-"""Rows of a prompt in one product. A GPU waits for the launches of many small ones."""
-MAX_BATCHED_POSITIONS = {"cpu": 2048, "cuda": 1 << 18}
-"""The most sequences times padded length of one decode product. On a CPU its gathered keys must stay in the cache, and
-under the size from which the allocator takes fresh pages every time (3-4x slower at 64 sequences). A GPU wants few
-products; their gathered keys take 0.3 GB in TinyLlama's shape."""
+QUERY_TILE = 128
+WIDE_QUERY_TILE, WIDE_TILE_TOKENS = 512, 2048
+"""A GPU waits for the launches of many small products, so its tiles are wide up to so many tokens; behind them the
+scores would be large."""
+MAX_BATCHED_POSITIONS = 2048
+"""The most sequences times padded length of one decode product on a CPU. Its gathered keys must stay in the processor's
+cache, and under the size from which the allocator takes fresh pages every time (3-4x slower at 64 sequences)."""
+GATHERED_BYTES = 1 << 28
+"""The most gathered keys and values of one decode product on a GPU, which wants few products."""
 
 
 class DistanceBias:
@@ -173,7 +176,13 @@ class AttentionPlan:
     @cached_property
     def batched_queries(self) -> list[BatchedQueries]:
         return [
-            *_decode_queries(self.sequences, self.cache.block_size, self._scratch_block, self.device),
+            *_decode_queries(
+                self.sequences,
+                batched_positions(self.cache, self.device),
+                self.cache.block_size,
+                self._scratch_block,
+                self.device,
+            ),
             *_prefill_queries(self.sequences, self.cache.block_size, self._scratch_block, self.device),
         ]
 
@@ -321,17 +330,26 @@ def block_table(sequence: SequenceRows, length: int, block_size: int, scratch_bl
     return used + [scratch_block] * (needed - len(used))
 
 
+def batched_positions(cache: KVCache, device: torch.device) -> int:
+    """Returns the most sequences times padded length of one decode product."""
+    if device.type == "cpu":
+        return MAX_BATCHED_POSITIONS
+    values = max(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in cache.shapes)
+    gathered = torch.float32 if cache.dtype is torch.int8 else cache.dtype
+    return GATHERED_BYTES // (values * gathered.itemsize)
+
+
 def _decode_queries(
-    sequences: Seq[SequenceRows], block_size: int, scratch_block: int, device: torch.device
+    sequences: Seq[SequenceRows], positions: int, block_size: int, scratch_block: int, device: torch.device
 ) -> list[BatchedQueries]:
-    """Returns single rows, grouped by padded context length."""
+    """Returns single rows, grouped by padded context length; of each product at most so many `positions`."""
     buckets: dict[int, list[SequenceRows]] = {}
     for sequence in sequences:
         if sequence.count == 1:
             buckets.setdefault(padded_length(sequence.start + 1), []).append(sequence)
     batched = []
     for length, members in sorted(buckets.items()):
-        most = max(1, MAX_BATCHED_POSITIONS[device.type] // length)
+        most = max(1, positions // length)
         for first in range(0, len(members), most):
             batched.append(_batched(members[first : first + most], length, block_size, scratch_block, device))
     return batched
@@ -344,8 +362,10 @@ def _prefill_queries(
     for sequence in sequences:
         if sequence.count == 1:
             continue
-        for first in range(0, sequence.count, QUERY_TILE[device.type]):
-            count = min(QUERY_TILE[device.type], sequence.count - first)
+        is_wide = device.type != "cpu" and sequence.start + sequence.count <= WIDE_TILE_TOKENS
+        most = WIDE_QUERY_TILE if is_wide else QUERY_TILE
+        for first in range(0, sequence.count, most):
+            count = min(most, sequence.count - first)
             tile = SequenceRows(sequence.row + first, count, sequence.start + first, sequence.block_table)
             length = _kv_tiles(tile.start + count) * KV_TILE
             batched.append(_batched([tile], length, block_size, scratch_block, device))

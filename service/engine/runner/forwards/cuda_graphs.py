@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from models.weights.loading import LowRankWeights
 from service.engine.runner.forwards.attention import (
-    MAX_BATCHED_POSITIONS,
     AttentionPlan,
     BatchedQueries,
+    batched_positions,
     block_table,
     padded,
     padded_length,
@@ -98,7 +98,7 @@ class GraphedDecoder:
             return None
         rows = -(-padded(len(sequences)) // self._rules.linear) * self._rules.linear
         length = padded_length(max(each.start for each in sequences) + 1)
-        return (rows, length) if rows * length <= MAX_BATCHED_POSITIONS["cuda"] else None
+        return (rows, length) if rows * length <= batched_positions(self._cache, self._cache.device) else None
 
     def _numbers(self, step: Step, rows: int, length: int) -> Tensor:
         """Returns the inputs on the host, without the tokens."""
