@@ -270,6 +270,8 @@ def test_weights_without_a_kernel_are_refused(kernels: Library) -> None:
 class Peeking(nn.Module):
     """A library's model in small; it may read its layer's weight instead of calling it."""
 
+    device = torch.device("cpu")
+
     def __init__(self, peeks: bool) -> None:
         super().__init__()
         text = SimpleNamespace(vocab_size=20)
