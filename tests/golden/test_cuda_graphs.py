@@ -24,12 +24,9 @@ from tests.kernels import use
 class Repeating(GraphedDecoder):
     """Records nothing where there is no GPU."""
 
-    def _recorded(self, rows: int, length: int) -> Any:
+    def _recorded(self, inputs: torch.Tensor, length: int) -> Any:
         if DEVICE != "cpu":
-            return super()._recorded(rows, length)
-        blocks = length // self._cache.block_size
-        inputs = torch.full((rows, 3 + blocks), self._cache.num_blocks)
-        inputs[:, :2], inputs[:, 2] = 0, self._cache.num_blocks * self._cache.block_size
+            return super()._recorded(inputs, length)
         graph = SimpleNamespace(inputs=inputs, logits=torch.empty(0))
 
         def replay() -> None:

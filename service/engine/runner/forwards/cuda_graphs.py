@@ -61,6 +61,7 @@ class GraphedDecoder:
 
     def __init__(self, decoder: FusedDecoder, cache: KVCache, rules: RowRules) -> None:
         self._decoder, self._cache, self._rules = decoder, cache, rules
+        self._most_positions = batched_positions(cache, cache.device)
         self._graphs: dict[tuple[int, int], _Graph] = {}
         self._pool: Any = None  # the handle of the memory that all graphs share
 
@@ -83,10 +84,11 @@ class GraphedDecoder:
         if size is None:
             logits: Tensor = self._decoder(step)
             return logits
+        numbers = self._numbers(step, *size)
         if size not in self._graphs:
-            self._graphs[size] = self._recorded(*size)
+            self._graphs[size] = self._recorded(numbers.to(self._cache.device), size[1])
         graph = self._graphs[size]
-        graph.inputs.copy_(self._numbers(step, *size))
+        graph.inputs.copy_(numbers)
         graph.inputs[: len(step.token_ids), TOKEN] = step.token_ids
         graph.graph.replay()
         return graph.logits.index_select(0, step.logit_rows)
@@ -98,7 +100,7 @@ class GraphedDecoder:
             return None
         rows = -(-padded(len(sequences)) // self._rules.linear) * self._rules.linear
         length = padded_length(max(each.start for each in sequences) + 1)
-        return (rows, length) if rows * length <= batched_positions(self._cache, self._cache.device) else None
+        return (rows, length) if rows * length <= self._most_positions else None
 
     def _numbers(self, step: Step, rows: int, length: int) -> Tensor:
         """Returns the inputs on the host, without the tokens."""
@@ -113,11 +115,7 @@ class GraphedDecoder:
             numbers.extend((0, 0, slot, *unused))
         return torch.frombuffer(numbers, dtype=torch.int64).view(rows, -1)
 
-    def _recorded(self, rows: int, length: int) -> _Graph:
-        blocks = -(-length // self._cache.block_size)
-        inputs = torch.zeros(rows, BLOCKS + blocks, dtype=torch.int64, device=self._cache.device)
-        inputs[:, BLOCKS:] = self._cache.num_blocks
-        inputs[:, SLOT] = self._cache.num_blocks * self._cache.block_size
+    def _recorded(self, inputs: Tensor, length: int) -> _Graph:
         self._decoder(self._step(inputs, length))  # libraries load kernels at their first use, which no graph can hold
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
