@@ -75,8 +75,9 @@ class Admission:
         self._queues: dict[str, Counter[str]] = {}
         self._lines: dict[tuple[str, str], float] = {}
         """By engine and owner: when the last of those who were told to come back is due."""
-        self._told: OrderedDict[int, deque[float]] = OrderedDict()
-        """When those who sent the same request were told to come back, the first who was told first."""
+        self._told: OrderedDict[int, tuple[float, ...]] = OrderedDict()
+        """When those who sent the same request were told to come back, the first who was told first. Tuples: ten
+        thousand deques take 8 MB."""
         self._crowded_until = -math.inf
         self._refused = refused
         self.in_progress = 0
@@ -136,20 +137,21 @@ class Admission:
         enter. `sent` is the request as it came: who was refused with it and comes back as told finds room that
         newcomers leave. The other arguments are those of `queued`."""
         request, now = hash((engine, owner, sent)), self._clock()
-        told = self._told.get(request, _NO_MOMENTS)
+        told = self._told.get(request, ())
         is_back = bool(told) and told[0] <= now
         room = self._longest_queue_seconds * (1 if is_back else NEWCOMERS_ROOM)
         refusal = self._too_many(1, owner) or self._too_long(engine, owner, 1, stats, room)
-        if is_back:
-            told.popleft()
+        told = told[1:] if is_back else told
         if refusal is not None:
             self._count(refusal)
-            self._remember(request, now + (refusal.retry_after or 0))
+            told = (*told, now + (refusal.retry_after or 0))[-MOST_ALIKE:]
+        self._remember(request, told)
         return refusal
 
-    def _remember(self, request: int, due: float) -> None:
-        self._told.setdefault(request, deque(maxlen=MOST_ALIKE)).append(due)
-        self._told.move_to_end(request)
+    def _remember(self, request: int, told: tuple[float, ...]) -> None:
+        self._told.pop(request, None)
+        if told:
+            self._told[request] = told
         if len(self._told) > MOST_REMEMBERED:
             self._told.popitem(last=False)
 
@@ -269,7 +271,6 @@ class Admission:
 
 
 _NOBODY: Final[Counter[str]] = Counter()
-_NO_MOMENTS: Final = deque[float]()
 
 
 def _share(owners: Counter[str], owner: str, count: int) -> float:

@@ -22,11 +22,12 @@ from typing import Final
 from tokenizers import Encoding
 
 from service.text.alternation import longest_of
+from service.text.recent import Recent
 from service.text.vocabulary import NOWHERE, Piece, Vocabulary, middle
 
 MOST_PIECES: Final = 4_096
-MOST_COUNTED: Final = 16_384
-"""Of each owner: 2 MiB. Turns of an hour make tens of thousands."""
+MOST_COUNTED: Final = 8_192
+"""Of each owner, in 2 MiB. An hour makes tens of thousands of turns; those of two hundred chats at once fit."""
 _PROBES: Final = ("hello", " hello ", "\nhello\n", "user\n가나 다", "", "  ", "a.b 1,234!", "é\u0301 Ａ")
 
 
@@ -108,12 +109,12 @@ class Splitting:
 
 class Memory:
     """Remembers the pieces of one owner's texts. Pieces of other owners are not here, so the time of an encoding
-    reveals nothing about other owners. Safe from any thread. Forgets all when it is full."""
+    reveals nothing about other owners. Safe from any thread."""
 
     def __init__(self, splitting: Splitting) -> None:
         self._splitting = splitting
-        self._known: dict[bytes, _Part] = {}
-        self._counted: dict[bytes, int] = {}
+        self._known = Recent[bytes, _Part](MOST_PIECES)
+        self._counted = Recent[bytes, int](MOST_COUNTED)
 
     def encode(self, text: str) -> Segmented | Encoding:
         """Encodes a text as the vocabulary does."""
@@ -145,8 +146,6 @@ class Memory:
         count = self._counted.get(key)
         if count is None:
             known = self._known.get(key) or self._splitting.part(text, is_first=is_first)
-            if len(self._counted) >= MOST_COUNTED:
-                self._counted.clear()
             count = self._counted[key] = len(known.ids)
         return count
 
@@ -155,7 +154,5 @@ class Memory:
         known = self._known.get(key)
         if known is None:
             known = self._splitting.part(text, is_first=is_first)
-            if len(self._known) >= MOST_PIECES:
-                self._known.clear()
             self._known[key] = known
         return known

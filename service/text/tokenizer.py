@@ -6,7 +6,6 @@ version's template writes control tokens. Raw text for `encode` is the caller's 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from service.text.files import TokenizerFiles, read_files
 from service.text.messages import ChatOptions, Document, Message, Tool
 from service.text.probing import QUESTION, Probes
 from service.text.reasoning import ReasoningForm, reasoning_form_of
+from service.text.recent import Recent
 from service.text.segments import MOST_COUNTED, Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.tools import ToolFormat
@@ -86,7 +86,7 @@ class Tokenizer:
         self._splitting = Splitting(vocabulary)
         self.probes = Probes(self)
         self._forget()
-        self._owners: OrderedDict[str, Tokenizer] = OrderedDict()
+        self._owners = Recent[str, Tokenizer](_OWNERS)
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -95,20 +95,18 @@ class Tokenizer:
         return cls(read_files(directory))
 
     def _forget(self) -> None:
-        self._counted: dict[bytes, int] = {}
+        self._counted = Recent[bytes, int](MOST_COUNTED)
         self._memory = Memory(self._splitting)
-        self._variants: OrderedDict[ChatOptions, Tokenizer] = OrderedDict()
+        self._variants = Recent[ChatOptions, Tokenizer](_VARIANTS)
 
     def of(self, owner: str) -> Tokenizer:
         """Returns the same tokenizer with a separate memory for the texts of `owner`. So the time of an encoding does
         not reveal other owners' prompts."""
-        known = self._owners.pop(owner, None)
+        known = self._owners.get(owner)
         if known is None:
             known = copy(self)
             known._forget()
-        self._owners[owner] = known
-        while len(self._owners) > _OWNERS:
-            self._owners.popitem(last=False)
+            self._owners[owner] = known
         return known
 
     def with_options(self, options: ChatOptions) -> Tokenizer:
@@ -116,14 +114,12 @@ class Tokenizer:
         UnsupportedField for a variable that cannot be set."""
         if options == self._options:
             return self
-        known = self._variants.pop(options, None)
+        known = self._variants.get(options)
         if known is None:
             known = copy(self)
             known._chat, known._options = self._chat.with_options(options), options
             known.probes = Probes(known)
-        self._variants[options] = known
-        while len(self._variants) > _VARIANTS:
-            self._variants.popitem(last=False)
+            self._variants[options] = known
         return known
 
     def read_as(self, reasoning: str | None, tools: str | None) -> Tokenizer:
@@ -134,7 +130,7 @@ class Tokenizer:
         known._chat = self._chat.read_as(tools)
         known.probes = Probes(known)
         known._forget()
-        known._owners = OrderedDict()
+        known._owners = Recent(_OWNERS)
         return known
 
     @property
@@ -284,8 +280,6 @@ class Tokenizer:
         known = self._counted.get(key)
         if known is None:
             known = count()
-            if len(self._counted) >= MOST_COUNTED:
-                self._counted.clear()
             self._counted[key] = known
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,7 +18,7 @@ from service.api.http.errors import headers_of
 from service.context.sources import Text
 from service.engine.protocol.messages import EngineStats, FinishReason
 from service.errors import DeadlineExceeded, Overloaded
-from service.generation.admission import Admission
+from service.generation.admission import MOST_REMEMBERED, Admission
 from service.generation.request import GenerationRequest
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error
@@ -183,6 +184,24 @@ def test_who_comes_back_into_a_load_that_goes_on_finds_a_place_in_time(seed: int
     same = Line(*arrivals, is_same=True)
     assert median(same.waited) <= 2
     assert max(line.idle, same.idle) <= 2, "at the start"
+
+
+def test_what_is_remembered_of_refused_requests_takes_few_bytes_and_goes_with_them() -> None:
+    """Deques of ten thousand refused requests took 8 MB in an overload."""
+    clock, stats = FakeClock(), EngineStats(seats=4, seat_seconds=0.25)
+    admission = Admission(1, clock)
+    admission.enter(1)
+    sent = [b"%d" % at for at in range(MOST_REMEMBERED + 500)]
+    tracemalloc.start()
+    try:
+        assert all(admission.refusal("e", "", stats, each) for each in sent)
+        assert tracemalloc.get_traced_memory()[0] / MOST_REMEMBERED < 300, "bytes of one"
+    finally:
+        tracemalloc.stop()
+    admission.leave(1)
+    clock.advance(100)
+    assert not any(admission.refusal("e", "", stats, each) for each in sent)
+    assert not admission._told
 
 
 def test_retry_after_follows_the_measured_rate() -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from service.text.grammars import Grammar
 from service.text.grammars.checking import MODULE
+from service.text.recent import Recent
 from tests.fake_service import World, serving
 from tests.grammars import random_answer
 from tests.hostile_grammars import Hostile, hostile
@@ -116,7 +117,7 @@ class Taken:
 
 async def asked(world: World, body: bytes) -> httpx.Response:
     """Asks about a grammar that nobody has asked about."""
-    world.app.state.service.answers.grammars._known.clear()
+    world.app.state.service.answers.grammars._known = Recent(1)
     return await world.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
 
 

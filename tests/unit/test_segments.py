@@ -92,26 +92,36 @@ def test_owners_share_no_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert tokenizer.of("ann") is tokenizer.of("ann")
 
 
-def test_a_full_memory_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_memory_forgets_what_was_longest_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "MOST_PIECES", 3)
     memory = Memory(Splitting(vocabulary(tmp_path, byte_level())))
+    encoded: list[str] = []
+    monkeypatch.setattr(memory._splitting, "part", _noting(memory._splitting.part, encoded))
     for at in range(10):
+        memory.encode("<|im_start|>first<|im_end|>")
         memory.encode(f"<|im_start|>{at}<|im_end|>")
-    assert len(memory._known) <= 3
+    assert encoded == ["first", *(f"{at}" for at in range(10))], "what every text begins with is encoded once"
+    assert len(memory._known) == 3
 
 
-def test_an_owners_counted_turns_take_two_mib_at_most(tmp_path: Path) -> None:
-    """Of an hour with fifty thousand turns."""
+def test_an_owners_counted_turns_take_two_mib_at_most_however_long_the_hour(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, byte_level()).of("ann")
+    first, encoded = segments.digest_of("first"), []
+
+    def count_first() -> int:
+        encoded.append("first")
+        return 1_000
+
     tracemalloc.start()
     try:
-        for at in range(segments.MOST_COUNTED + 1_000):
+        for at in range(3 * segments.MOST_COUNTED):
+            tokenizer._remembered(first, count_first)
             tokenizer._remembered(segments.digest_of(f"{at}"), lambda: 1_000)
-            if at == segments.MOST_COUNTED - 1:
-                assert tracemalloc.get_traced_memory()[0] < 2 << 20
+        assert tracemalloc.get_traced_memory()[0] < 2 << 20
     finally:
         tracemalloc.stop()
-    assert len(tokenizer._counted) == 1_000
+    assert encoded == ["first"], "what is asked for all the time stays"
+    assert len(tokenizer._counted) == segments.MOST_COUNTED
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
 from service.errors import InvalidRequest, Overloaded
 from service.text.grammars.grammar import Grammar
+from service.text.recent import Recent
 
 MODULE: Final = "service.text.grammars.trial"
 _MOST_REMEMBERED: Final = 4096
@@ -28,7 +29,7 @@ class GrammarChecker:
     """Owns the process that tries grammars. It lives in one event loop."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._known = Recent[bytes, str](_MOST_REMEMBERED)
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._lines = WeakValueDictionary[str, asyncio.Lock]()
@@ -41,11 +42,7 @@ class GrammarChecker:
         key = hashlib.sha256(repr((grammar.trial, grammar.begun)).encode()).digest()
         verdict = self._known.get(key)
         if verdict is None:
-            verdict = await self._tried(grammar, key, owner)
-        self._known[key] = verdict
-        self._known.move_to_end(key)
-        if len(self._known) > _MOST_REMEMBERED:
-            self._known.popitem(last=False)
+            verdict = self._known[key] = await self._tried(grammar, key, owner)
         if verdict:
             raise InvalidRequest(f"`{grammar.field}` cannot be followed: {verdict}", param=grammar.field)
 
