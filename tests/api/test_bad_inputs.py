@@ -292,12 +292,53 @@ async def test_a_refusal_says_what_the_field_must_be(shared: World) -> None:
         ({"inputs": "x", "parameters": {"top_p": 0}}, "`parameters.top_p` must be above 0"),
         ({"inputs": "x", "parameters": {"n": 9}}, "`parameters.n` must be at most 8"),
         ({"inputs": "x", "parameters": {"n": "2"}}, "`parameters.n` must be a valid integer"),
-        ({"inputs": "x", "parameters": {"stop": 5}}, "`parameters.stop` must be a string or a list of strings"),
         ({"messages": []}, "`messages` must have at least 1 item(s)"),
         ({"inputs": "x", "user": "u" * 300}, "`user` must have at most 256 characters"),
         ({"inputs": "x", "request_id": " "}, "`request_id` must match ^[A-Za-z0-9._:-]{1,128}$"),
     ):
         assert error(await refused(shared, "/generate", body), 422, INVALID)["error"] == says
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "says"),
+    [
+        ("/generate", {"parameters": {"stop": 5}}, "`parameters.stop` must be a string or a list of strings"),
+        ("/api/generate", {"options": {"stop": 5}}, "`options.stop` must be a string or a list of strings"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": 5}]},
+            "`messages[0].content` must be a string or a list of parts of type text",
+        ),
+        ("/v1/responses", {"input": 5}, "`input` must be a string or a list of items"),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": {}}]},
+            "`input[0].content` must be a string or a list of parts",
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]},
+            "`input[0].output` must be a string or a list of parts",
+        ),
+        ("/v1/messages", {"system": 5}, "`system` must be a string or a list of blocks"),
+        ("/v1/messages", {"system": [{}]}, "`system[0].type` is missing: add it"),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": True}]},
+            "`messages[0].content` must be a string or a list of blocks",
+        ),
+    ],
+)
+async def test_a_text_or_a_list_is_told_both_forms(shared: World, path: str, fields: dict[str, Any], says: str) -> None:
+    whole: dict[str, dict[str, Any]] = {
+        "/generate": {"inputs": "x"},
+        "/api/generate": {"model": "demo", "prompt": "x"},
+        "/v1/chat/completions": {},
+        "/v1/responses": {},
+        "/v1/messages": {"max_tokens": 1, "messages": CHAT},
+    }
+    found = (await shared.client.post(path, json={**whole[path], **fields})).json()["error"]
+    assert (found if isinstance(found, str) else found["message"]) == says
 
 
 SENT: list[tuple[str, dict[str, Any], str]] = [

@@ -15,6 +15,7 @@ from service.api.shared.schemas import (
     Absent,
     CallId,
     Wire,
+    text_or_list,
     unsupported,
     wrong,
 )
@@ -44,7 +45,7 @@ def _text_only(kind: object) -> PydanticCustomError:
 
 
 def _as_blocks(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+    return text_or_list(value, "blocks", lambda text: {"type": "text", "text": text})
 
 
 class CacheControl(Wire):
@@ -65,7 +66,7 @@ class TextOnlyBlock(Wire):
     @model_validator(mode="before")
     @classmethod
     def _refuse_others(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("type") != "text":
+        if isinstance(data, dict) and data.get("type", "text") != "text":
             raise _text_only(data.get("type"))
         return data
 

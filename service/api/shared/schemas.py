@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -65,19 +67,21 @@ class Wire(BaseModel):
         return {key: value for key, value in data.items() if key not in cls.later}
 
 
-def _as_list(value: Any) -> Any:
+def text_or_list(value: Any, members: str, of_text: Callable[[str], Any] = str) -> list[Any]:
+    """Returns the value of a field that has a list of `members`, or one text, of which `of_text` makes the only
+    member."""
     if not isinstance(value, str | list):
-        raise wrong("", "must be a string or a list of strings")
-    return [value] if isinstance(value, str) else value
+        raise wrong("", f"must be a string or a list of {members}")
+    return [of_text(value)] if isinstance(value, str) else value
 
 
 def _joined_parts(value: Any) -> Any:
     """Returns the text of `[{"type": "text", "text": …}]`; parts become lines, as vLLM joins them."""
-    if not isinstance(value, list):
+    if isinstance(value, str):
         return value
     texts = []
     unknown = list[InitErrorDetails]()
-    for index, part in enumerate(value):
+    for index, part in enumerate(text_or_list(value, "parts of type text")):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text"):
             raise PydanticCustomError(
@@ -138,7 +142,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stops = Annotated[list[StopString], Field(max_length=MAX_STOPS)]
 StopOrStops = Annotated[
     Stops,
-    BeforeValidator(_as_list),
+    BeforeValidator(partial(text_or_list, members="strings")),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]}
     ),

@@ -17,6 +17,7 @@ from service.api.shared.schemas import (
     CallId,
     JsonObjectText,
     Wire,
+    text_or_list,
     unsupported,
     wrong,
 )
@@ -45,7 +46,7 @@ class TextPart(Wire):
 
 
 def _as_parts(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+    return text_or_list(value, "parts", lambda text: {"type": "text", "text": text})
 
 
 Parts = Annotated[
@@ -174,7 +175,7 @@ OwnItems = Annotated[ItemList, AfterValidator(_no_references)]
 
 
 def _as_items(value: Any) -> Any:
-    return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
+    return text_or_list(value, "items", lambda text: {"type": "message", "role": "user", "content": text})
 
 
 Input = Annotated[
