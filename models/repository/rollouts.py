@@ -142,11 +142,10 @@ def _under_way(repository: Repository, name: str, alias: str, expected: str | No
 
 
 def _close(repository: Repository, rollout: Rollout, state: State, reason: str) -> Rollout:
-    earlier = [
-        each for each in history(repository, rollout.name, rollout.alias) if each.started_at != rollout.started_at
-    ]
+    """Ends a rollout in its place: a later one may have begun since its alias moved."""
     ended = msgspec.structs.replace(rollout, state=state, reason=reason, ended_at=_now())
-    _write(repository, [*earlier, ended])
+    known = history(repository, rollout.name, rollout.alias)
+    _write(repository, [ended if each.started_at == rollout.started_at else each for each in known])
     return ended
 
 

@@ -162,12 +162,14 @@ def main() -> None:
         if has_torch():
             raise
         _refuse(NoEngine())
-    except OSError:
+    except OSError as error:
         try:
             check_directory(settings_or_exit(console).data_dir)
-        except CannotStart as error:
-            _refuse(error)
-        raise
+        except CannotStart as cannot:
+            _refuse(cannot)
+        if not (error.filename and error.strerror):
+            raise
+        _refuse(OSError(f"{error.filename}: {error.strerror}"))
 
 
 def _refuse(error: Exception) -> NoReturn:

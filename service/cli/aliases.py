@@ -35,10 +35,16 @@ def promote(
     """Point an alias at a version. A running server loads it beside the old one and then switches."""
     settings, store = settings_or_exit(console), repository()
     manifest = store.resolve(reference)
+    before = store.history(manifest.name, alias)
     entry = store.promote(
         manifest.name, alias, manifest.version, reason, settings.who, limits=settings.gate(alias), override=override
     )
-    _print_change(manifest.name, asdict(entry), json)
+    if entry not in before:
+        _print_change(manifest.name, asdict(entry), json)
+    elif json:
+        print_json({"model": manifest.name, **asdict(entry)})
+    else:
+        console.print(f"{manifest.name}@{alias} is {manifest.reference} already")
 
 
 def rollback(
@@ -90,7 +96,10 @@ def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
 
 
 def _zoned(at: datetime) -> datetime:
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except OverflowError:
+        raise typer.BadParameter("this time lies outside of UTC's years 1 to 9999") from None
 
 
 def rollout(

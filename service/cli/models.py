@@ -76,6 +76,8 @@ def import_model(
 
     effort = None if evaluate == NOT_NOW else _effort(evaluate, NOT_NOW)  # before a version is made
     target, store = ModelReference.parse(name), repository()
+    if target.alias is not None:
+        raise InvalidReference(f"{name} names an alias: import to {target.name}, and promote the version behind it")
     with _progress(f"importing {name}") as progress:
         manifest = import_source(
             store,

@@ -283,12 +283,12 @@ class _Chat:
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
         """Returns the position and the text of the summary that stands for the fewest messages and for all that is left
-        out; (0, "") where there is none."""
-        least, most = self._place(self.turns[cut]), self._place(self.turns[-1])
+        out; (0, "") where there is none. Where the message behind a summary is gone, no turn begins there."""
+        starts = {self._place(turn) for turn in self.turns[cut:]} if cut else set()
         fitting = [
             (place, text)
             for place, text in self.past.summaries
-            if cut and least <= place <= most and self.tokenizer.text_tokens(text) <= aside
+            if place in starts and self.tokenizer.text_tokens(text) <= aside
         ]
         return min(fitting, default=(0, ""))
 

@@ -161,6 +161,14 @@ class Deployments:
         NotFound."""
         return self._router.resolve(reference)
 
+    def named(self, name: str) -> Manifest | None:
+        """Returns the version that a model's bare name means now; None where its files are missing here or damaged, or
+        it has gone meanwhile. A list shows the other models all the same."""
+        try:
+            return self.resolve(name)
+        except DosirakError:
+            return None
+
     def allowed(self, models: frozenset[str] | None, reference: str | None) -> str | None:
         """Returns what a caller of these `models` means by `reference`. Where they may use single versions it is the
         version that `reference` means now: no candidate of a rollout answers in its place, nor the version before while

@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from models.errors import RepositoryError, Unreachable
+from models.errors import NotFound, RepositoryError, Stale
 from models.repository import rollouts as stored
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout
@@ -123,11 +123,11 @@ class Rollouts:
         self._running = running
 
     async def _end_later(self, rollout: Rollout, reason: str) -> None:
-        """Ends a rollout in the records, which may be away, or on a full disk, for long."""
+        """Ends a rollout in the records, which may be away, or locked, or on a full disk, for long."""
         while _key(rollout) in self._withdrawn:
             try:
                 await asyncio.to_thread(self._end, rollout, reason)
-            except (Unreachable, OSError):
+            except (RepositoryError, OSError):
                 await asyncio.sleep(1.0)
             else:
                 return
@@ -135,9 +135,7 @@ class Rollouts:
     def _end(self, rollout: Rollout, reason: str) -> None:
         try:
             stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.started_at)
-        except Unreachable:
-            raise
-        except RepositoryError as error:  # another process or operator ended it first
+        except (NotFound, Stale) as error:  # another process or operator ended it first
             log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
             return
         log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
@@ -194,13 +192,11 @@ class Rollouts:
         if self._still(rollout) is None:
             return
         del self._running[rollout.name, rollout.alias]
-        if not self._repository.records.shared:
-            with suppress(OSError):
-                self._end(rollout, reason)
-                return
-        if self._tasks is not None:
-            self._withdrawn[_key(rollout)] = reason
-            self._tasks.run(WITHDRAW, partial(self._end_later, rollout, reason))
+        if self._tasks is None:
+            self._end(rollout, reason)
+            return
+        self._withdrawn[_key(rollout)] = reason
+        self._tasks.run(WITHDRAW, partial(self._end_later, rollout, reason))
 
     def may_arrive(self, rollout: Rollout) -> bool:
         """Returns whether a candidate that is not here may be on its way: instances that share records know a rollout

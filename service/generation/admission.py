@@ -98,9 +98,9 @@ class Admission:
             self.leave(count, owner)
 
     @asynccontextmanager
-    async def waiting(self, late: str) -> AsyncIterator[None]:
+    async def waiting(self, late: str, owner: str = "") -> AsyncIterator[None]:
         """Holds one place as `entered` does, and has `patience`."""
-        with self.entered(1):
+        with self.entered(1, owner):
             async with self.patience(late):
                 yield
 

@@ -120,10 +120,10 @@ class Answers:
         if requests[0].embedding is None and not requests[0].is_background:
             self.admission.refuse_more_than_all(sum(request.best_of for request in requests))
 
-    async def read(self, model: str | None, work: Callable[[Deployment], T]) -> T:
-        """Returns what `work` reads in a thread, with the deployment of `model`. Raises what loading raises, Overloaded
-        where too many are read, and Unavailable where it takes too long."""
-        async with self.reading.waiting(NOT_READ):
+    async def read(self, model: str | None, owner: str, work: Callable[[Deployment], T]) -> T:
+        """Returns what `work` reads in a thread for `owner`, with the deployment of `model`. Raises what loading does,
+        Overloaded where too many are read, and Unavailable where it takes too long."""
+        async with self.reading.waiting(NOT_READ, owner):
             deployment = await self.deployments.ensure_loaded(model)
             async with self._readers:
                 return await asyncio.to_thread(work, deployment)
@@ -131,7 +131,7 @@ class Answers:
     async def preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         """Returns the deployment that would answer, and the prompt that it would get, or the ContextOverflow that it
         would raise. Raises every other error that `stream` raises."""
-        async with self.reading.waiting(NOT_READ):
+        async with self.reading.waiting(NOT_READ, request.owner):
             return await in_time(request, self._preview(request))
 
     async def _preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
@@ -277,7 +277,7 @@ class Answers:
         """Returns the version that answers, loaded. Raises NotFound for one that does not answer this owner. Who waits
         for a load takes no place of running sequences: the versions that are loaded answer meanwhile."""
         model = self.deployments.allowed(request.models, request.model)
-        with nullcontext() if self.deployments.is_loaded(model) else self.waiting.entered(1):
+        with nullcontext() if self.deployments.is_loaded(model) else self.waiting.entered(1, request.owner):
             return await self.deployments.choose_loaded(model, conversation_of(request))
 
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:

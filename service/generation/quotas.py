@@ -8,6 +8,7 @@ the calendar, in UTC: what people mean by it, and what `GET /v1/usage` shows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -30,15 +31,16 @@ _ROUNDING: Final = 1e-6
 
 
 class Quotas:
-    """The event loop owns Quotas. Owners without limits leave no trace here."""
+    """The event loop owns Quotas. Owners without limits leave no trace here. `clock` times requests, and no step of
+    the system's clock moves it."""
 
-    def __init__(self, usage: Usage) -> None:
-        self._usage = usage
+    def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._usage, self._clock = usage, clock
 
     async def enter(self, owner: str, limits: KeyLimits) -> Callable[[], None]:
         """Counts a request, and returns what is called at its end. Raises RateLimited, with a `retry_after` after which
         the request passes if the owner sends no other, and then counts nothing."""
-        known, now = await self._usage.known(owner), self._usage.clock()
+        known, now = await self._usage.known(owner), self._clock()
         if (refusal := self.refusal(owner, limits)) is not None:
             raise refusal
         self._usage.entered(owner)
@@ -46,7 +48,7 @@ class Quotas:
 
         def leave() -> None:
             known.begun.remove(now)
-            known.seconds += _SHARE_OF_LAST * (self._usage.clock() - now - known.seconds)
+            known.seconds += _SHARE_OF_LAST * (self._clock() - now - known.seconds)
 
         return leave
 
@@ -56,7 +58,7 @@ class Quotas:
         if known is None:
             return None
         waits = {name: self.wait(owner, name, getattr(limits, name)) for name in LIMITS}
-        waits["concurrent"] = _until_fewer(known, self._usage.clock(), limits.concurrent)
+        waits["concurrent"] = _until_fewer(known, self._clock(), limits.concurrent)
         name = max(waits, key=lambda each: waits[each])
         if not waits[name]:
             return None

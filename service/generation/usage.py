@@ -36,8 +36,8 @@ Counted = dict[Bucket, Counter[str]]
 
 @dataclass(slots=True)
 class Known:
-    """An owner with a quota who was here lately. `begun`: when each request that runs now began; `seconds`: how long
-    requests take."""
+    """An owner with a quota who was here lately. `begun`: when each request that runs now began, by
+    the quotas' clock; `seconds`: how long requests take."""
 
     seen: float
     stored: Counted

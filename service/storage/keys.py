@@ -31,6 +31,7 @@ ADMIN: Final = "admin"
 WIDE: Final = frozenset({ADMIN, "models:write"})
 FRESH_SECONDS: Final = 0.25
 MOST_KEYS: Final = 1000
+MOST_SECRETS: Final = 8
 LOCK_SECONDS: Final = 5.0
 log = structlog.get_logger(__name__)
 
@@ -153,13 +154,17 @@ class Keys:
         return self._changed(change)
 
     def rotate(self, id: str, grace_seconds: float) -> tuple[Key, str]:
-        """Gives a key another secret, and returns both as `add` does. The one before ends after `grace_seconds`."""
+        """Gives a key another secret, and returns both as `add` does. The one before ends after `grace_seconds`, and
+        those before it when they were said to; without a grace all end now. Of more than MOST_SECRETS those that end
+        first are dropped."""
         plain, secret = Secret.new()
 
         def rotate(known: dict[str, Key]) -> Key:
             key, now = _named(known, id), time.time()
-            last = replace(key.secrets[0], until=now + grace_seconds)
-            known[id] = key = replace(key, secrets=(secret, last) if grace_seconds else (secret,))
+            former = [replace(key.secrets[0], until=now + grace_seconds), *key.secrets[1:]] if grace_seconds else []
+            former.sort(key=lambda each: each.until or now, reverse=True)
+            good = [each for each in former if (each.until or now) > now]
+            known[id] = key = replace(key, secrets=(secret, *good[: MOST_SECRETS - 1]))
             return key
 
         return self._changed(rotate), f"{PREFIX}{id.removeprefix(_ID)}-{plain}"

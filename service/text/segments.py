@@ -26,6 +26,8 @@ from service.text.recent import Recent
 from service.text.vocabulary import NOWHERE, Piece, Vocabulary, middle
 
 MOST_PIECES: Final = 4_096
+MOST_PIECES_BYTES: Final = 8 << 20
+"""Of each owner, whatever the pieces' lengths: 4,096 long documents would take a GiB."""
 MOST_COUNTED: Final = 8_192
 """Of each owner, in 2 MiB. An hour makes tens of thousands of turns; those of two hundred chats at once fit."""
 _PROBES: Final = ("hello", " hello ", "\nhello\n", "user\n가나 다", "", "  ", "a.b 1,234!", "é\u0301 Ａ")
@@ -41,6 +43,10 @@ class _Part:
 
     ids: array[int]
     middles: array[int]
+
+    def num_bytes(self) -> int:
+        """Returns about what it takes in memory."""
+        return 600 + self.ids.itemsize * len(self.ids) + self.middles.itemsize * len(self.middles)
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> _Part:
@@ -113,7 +119,7 @@ class Memory:
 
     def __init__(self, splitting: Splitting) -> None:
         self._splitting = splitting
-        self._known = Recent[bytes, _Part](MOST_PIECES)
+        self._known = Recent[bytes, _Part](MOST_PIECES, MOST_PIECES_BYTES, _Part.num_bytes)
         self._counted = Recent[bytes, int](MOST_COUNTED)
 
     def encode(self, text: str) -> Segmented | Encoding:

@@ -124,6 +124,19 @@ async def test_of_many_wrong_lines_a_hundred_are_named(serve: Serve) -> None:
         assert len(batch["errors"]["data"]) == 100
 
 
+async def test_half_of_a_surrogate_pair_fails_its_line_alone(serve: Serve) -> None:
+    """A text that was cut inside an emoji; the route refuses it, and the other lines are answered."""
+    broken = request("cut", messages=[{"role": "user", "content": "cut \ud83d"}])
+    async with serve() as world:
+        batch = await ended(world, await create(world, jsonl([request("a"), broken, request("b")])))
+        assert batch["status"] == "completed" and batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        [refused] = await content(world, batch["error_file_id"])
+        assert (
+            refused["custom_id"] == "cut"
+            and "half of a surrogate pair" in refused["response"]["body"]["error"]["message"]
+        )
+
+
 async def test_a_defect_does_not_hold_the_others_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     from service.generation.batches import lines, run
 

@@ -8,7 +8,9 @@ import tracemalloc
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from heapq import heapify, heappop, heappush
+from pathlib import Path
 from random import Random
 from statistics import median
 
@@ -20,9 +22,9 @@ from service.engine.protocol.messages import EngineStats, FinishReason
 from service.errors import DeadlineExceeded, Overloaded
 from service.generation.admission import MOST_REMEMBERED, Admission
 from service.generation.request import GenerationRequest
-from tests.api.conftest import Serve
+from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events, openai_error
-from tests.fake_service import ScriptedEngine, World
+from tests.fake_service import ScriptedEngine, World, publish, serving
 from tests.fakes import FakeClock
 from tests.waiting import until
 
@@ -202,6 +204,31 @@ def test_what_is_remembered_of_refused_requests_takes_few_bytes_and_goes_with_th
     clock.advance(100)
     assert not any(admission.refusal("e", "", stats, each) for each in sent)
     assert not admission._told
+
+
+async def test_one_owners_repetitions_leave_places_for_loads_of_others(tmp_path: Path) -> None:
+    """Repetitions of a request wait for its answer, and took all the places of those who wait for a load."""
+    hold = asyncio.Event()
+    async with serving(tmp_path, admin_key=KEY, max_in_progress=16, engine={"hold": hold}) as world:
+        publish(world.deployments.repository, name="other")
+        bearers = []
+        for name in ("one", "two"):
+            body, operator = {"name": name, "scopes": ["generate"]}, {"Authorization": f"Bearer {KEY}"}
+            made = await world.client.post("/v1/keys", json=body, headers=operator)
+            bearers.append({"Authorization": f"Bearer {made.json()['key']}"})
+        waiting = world.app.state.service.answers.waiting
+        with waiting.entered(1, "one"), waiting.entered(1, "two"):  # that there are several owners is known
+            pass
+        repeat = partial(world.client.post, "/generate", json={"inputs": "x"})
+        repeated = {**bearers[0], "Idempotency-Key": "k"}
+        sent = [asyncio.create_task(repeat(headers=repeated)) for _ in range(17)]
+        await until(lambda: waiting.in_progress >= 14)
+        other = {"model": "other:1", "inputs": "x"}
+        answered = asyncio.create_task(world.client.post("/generate", json=other, headers=bearers[1]))
+        await until(lambda: len(world.engines) == 2 or answered.done())
+        hold.set()
+        assert (await answered).status_code == 200
+        assert {(await each).status_code for each in sent} == {200, 503}
 
 
 def test_retry_after_follows_the_measured_rate() -> None:

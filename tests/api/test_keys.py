@@ -20,10 +20,10 @@ from models.errors import Unreachable
 from models.repository.disk.records import FileRecords
 from models.repository.repository import Repository
 from service.api.edge.bearers import Bearers
-from service.errors import Unavailable
+from service.errors import RateLimited, Unavailable
 from service.generation import quotas, usage
 from service.storage import keys as stored
-from service.storage.keys import Keys
+from service.storage.keys import KeyLimits, Keys
 from service.storage.records.mirror import Mirror, changes_of
 from service.storage.usage import DAY
 from tests import postgres
@@ -31,6 +31,7 @@ from tests.api.batching import create, ended, hurry, jsonl, request, with_batche
 from tests.api.conftest import KEY
 from tests.api.reading import error, openai_error
 from tests.fake_service import World, over_http, publish, serving
+from tests.fakes import FakeClock
 from tests.sessions import Clock, needs_postgresql
 from tests.waiting import until
 
@@ -90,6 +91,23 @@ async def test_a_key_is_told_once_and_kept_nowhere(world: World) -> None:
     files = [path for path in world.settings.data_dir.rglob("*") if path.is_file()]
     assert any(path.parent.name == "server" for path in files)
     assert not [path for path in files if secret in path.read_bytes()]
+
+
+async def test_a_rotation_sent_again_leaves_the_key_that_clients_have_its_grace(world: World) -> None:
+    """The first answer may be lost, and with it the only text of the new key."""
+    id, first = await made(world)
+    path = f"/v1/keys/{id}/rotate"
+    bearers = [first]
+    for seconds in (60, 30, 90):
+        rotated = await world.client.post(path, json={"grace_seconds": seconds}, headers=OPERATOR)
+        bearers.append({"Authorization": f"Bearer {rotated.json()['key']}"})
+    assert [await passes(world, each) for each in bearers] == [True] * 4
+    for _ in range(20):
+        await world.client.post(path, json={"grace_seconds": 10}, headers=OPERATOR)
+    assert await passes(world, bearers[2]), "of too many, those that end first are dropped"
+    last = (await world.client.post(path, json={"grace_seconds": 0}, headers=OPERATOR)).json()["key"]
+    assert [await passes(world, each) for each in bearers] == [False] * 4
+    assert await passes(world, {"Authorization": f"Bearer {last}"})
 
 
 async def test_a_rotated_key_keeps_what_it_stored(world: World) -> None:
@@ -436,7 +454,7 @@ async def test_a_quota_that_is_spent_says_when_to_come_back(
 
 async def test_only_so_many_requests_run_at_a_time(world: World) -> None:
     now = time.time()  # stands: a slow machine's request of seconds would be told as the time to wait
-    world.app.state.service.answers.usage.clock = lambda: now
+    world.app.state.service.answers.quotas._clock = lambda: now
     _, bearer = await made(world, limits={"concurrent": 2})
     await world.client.post("/generate", json={"inputs": "hi"}, headers=bearer)
     world.engine.hold = asyncio.Event()
@@ -450,6 +468,20 @@ async def test_only_so_many_requests_run_at_a_time(world: World) -> None:
     for body in ({"inputs": 5}, {"inputs": "hi"}, {"inputs": "hi"}, {"inputs": "hi"}):
         again = await world.client.post("/generate", json=body, headers=bearer)
         assert again.status_code in (200, 422), "a refused request gives its place back"
+
+
+async def test_a_step_of_the_clock_does_not_move_the_time_to_wait_for_a_place() -> None:
+    wall, moment = FakeClock(), FakeClock()
+    quota = quotas.Quotas(usage.Usage(no_store, wall), moment)
+    leave = await quota.enter("key", KeyLimits(concurrent=1))
+    for seconds in (-3600, 7200):
+        wall.advance(seconds)
+        with pytest.raises(RateLimited) as told:
+            await quota.enter("key", KeyLimits(concurrent=1))
+        assert told.value.retry_after == 1
+    moment.advance(1)
+    leave()
+    await quota.enter("key", KeyLimits(concurrent=1))
 
 
 async def no_store() -> Any:

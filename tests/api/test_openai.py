@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -12,7 +13,7 @@ from service.engine.protocol.messages import FinishReason
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import events, openai_error
-from tests.fake_service import REPLY, WINDOW, World
+from tests.fake_service import REPLY, WINDOW, World, publish, serving
 
 CHAT = [{"role": "user", "content": "hi"}]
 CONTEXT = {"policy", "window", "reserved_output", "used", "free", "truncated", "parts", "kept", "dropped", "summarised"}
@@ -265,6 +266,24 @@ async def test_models(world: World) -> None:
         assert isinstance(model["created"], int)
     openai_error(await world.client.get("/v1/models/nope"), 404, "not_found")
     openai_error(await world.client.get("/v1/models/..%2f..%2fetc"), 404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/api/tags"])
+async def test_a_version_that_cannot_be_read_hides_its_name_and_no_other_model(tmp_path: Path, path: str) -> None:
+    """Its bare name means nothing here; a damaged version alone made every list a 503."""
+    async with serving(tmp_path) as world:
+        repository = world.deployments.repository
+        for content in ("one", "two"):
+            publish(repository, name="other", other={"content": content})
+        repository.promote("other", "production", "1", "first")
+        manifest = repository.path(repository.get("other", "1")) / "manifest.json"
+        manifest.chmod(0o644)
+        manifest.write_text("{")
+        found = (await world.client.get(path)).json()
+        names = {
+            each.get("id") or each["name"].removesuffix(":latest") for each in found.get("data") or found["models"]
+        }
+        assert {"demo", "demo:1", "other:2"} <= names and "other" not in names
 
 
 async def test_models_are_read_beside_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import errno
 import itertools
 import math
 import shutil
+import threading
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +108,15 @@ async def test_exact_references_and_other_aliases_are_left_alone(world: World) -
     assert (await ask(world, {**chat("hi"), "model": "demo@other"}))["model"] == "demo:1"
 
 
+async def ended(world: World) -> dict[str, Any]:
+    """Returns the rollouts once the records have the end of the last one, which is written beside the answers."""
+    async with asyncio.timeout(30):
+        while (body := (await world.client.get(URL)).json())["rollout"] or body["history"][-1]["state"] == "running":
+            await asyncio.sleep(0.01)
+    found: dict[str, Any] = body
+    return found
+
+
 async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(world: World) -> None:
     await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
     openings = [f"opening {at}" for at in range(40)]
@@ -113,8 +124,7 @@ async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(wor
     world.engines[-1].failure, world.engines[-1].fail_after = GenerationFailed("bad"), 0
     statuses = [(await world.client.post("/generate", json=chat(opening))).status_code for opening in moved]
     assert 500 in statuses and statuses[-1] == 200, "it was taken back before they all failed"
-    body = (await world.client.get(URL)).json()
-    assert body["rollout"] is None
+    body = await ended(world)
     assert body["history"][-1]["state"] == "rolled_back" and "error rate" in body["history"][-1]["reason"]
     answer = await ask(world, chat(moved[-1], "answer", "again"))
     assert answer["model"] == "demo:1"
@@ -137,8 +147,7 @@ async def test_a_candidate_that_refuses_what_the_version_before_takes_has_failed
     preview = await world.client.post("/v1/context/preview", json=chat("hi"))
     assert (preview.status_code, preview.json()["model"]) == (200, "demo:1")
     assert [(await ask(world, chat(f"opening {at}")))["model"] for at in range(4)] == ["demo:1"] * 4
-    body = (await world.client.get(URL)).json()
-    assert body["rollout"] is None
+    body = await ended(world)
     assert body["history"][-1]["state"] == "rolled_back" and "error rate" in body["history"][-1]["reason"]
 
 
@@ -161,14 +170,39 @@ async def test_a_bad_candidate_is_taken_back_on_a_full_disk(world: World, monkey
             await asyncio.sleep(0.05)
 
 
+async def test_a_bad_candidate_is_taken_back_while_another_holds_the_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once for its clients, none of whom waits for the lock; the record ends once the lock is free."""
+    await begin(world, weight=100, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
+    world.engines[-1].failure, world.engines[-1].fail_after = GenerationFailed("bad"), 0
+    repository, waiting = world.deployments.repository, list[int]()
+    locked = repository.locked
+
+    def noted(name: str) -> AbstractContextManager[None]:
+        waiting.append(threading.get_ident())
+        return locked(name)
+
+    monkeypatch.setattr(repository, "_lock_timeout", 0.1)
+    with Repository(repository.layout.data_dir).locked("demo"):
+        monkeypatch.setattr(repository, "locked", noted)
+        statuses = [(await world.client.post("/generate", json=chat(f"{n}"))).status_code for n in range(10)]
+        assert statuses == [500] * 5 + [200] * 5
+        await until(lambda: len(waiting) >= 3)
+        assert threading.get_ident() not in waiting, "the event loop waited"
+        world.deployments.follow_all()
+        assert (await ask(world, chat("more")))["model"] == "demo:1"
+    assert (await ended(world))["history"][-1]["state"] == "rolled_back"
+
+
 async def test_a_slow_candidate_is_rolled_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.deployments.rollouts.LEAST_TIMES", 5)
     await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 3})
     world.engines[-1].step_seconds = 0.1
     numbers = itertools.count()
-    while (body := (await world.client.get(URL)).json())["rollout"] is not None:  # a busy machine spoils some of them
+    while (await world.client.get(URL)).json()["rollout"] is not None:  # a busy machine spoils some of them
         await ask(world, chat(f"opening {next(numbers)}"))
-    assert "TTFT p95" in body["history"][-1]["reason"]
+    assert "TTFT p95" in (await ended(world))["history"][-1]["reason"]
 
 
 async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> None:
@@ -178,9 +212,9 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
     weights.write_text("changed")
     await world.client.put(URL, json={"candidate": "2", "weight": 100})
     async with asyncio.timeout(60):
-        while (body := (await world.client.get(URL)).json())["rollout"] is not None:
+        while (await world.client.get(URL)).json()["rollout"] is not None:
             assert (await ask(world, chat("hi")))["model"] == "demo:1"
-    assert "model.safetensors" in body["history"][-1]["reason"]
+    assert "model.safetensors" in (await ended(world))["history"][-1]["reason"]
 
 
 async def test_a_candidate_whose_files_are_gone_is_taken_back(world: World) -> None:
@@ -192,7 +226,7 @@ async def test_a_candidate_whose_files_are_gone_is_taken_back(world: World) -> N
     assert "on trial under demo@production; abort that rollout first" in refused
     shutil.rmtree(repository.path(repository.get("demo", "2")))
     world.deployments.follow_all()
-    assert "no model version" in (await world.client.get(URL)).json()["history"][-1]["reason"]
+    assert "no model version" in (await ended(world))["history"][-1]["reason"]
     assert (await ask(world, chat("hi")))["model"] == "demo:1"
 
 

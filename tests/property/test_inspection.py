@@ -121,7 +121,7 @@ def _prompt(
     starts = {first, *(at for at in range(first, len(chat)) if chat[at].role == "user")}
     past = Past(
         cut=f"m_{cut}" if cut in starts else "",
-        summaries=tuple(each for each in summaries if each[0] in starts and each[1].strip()),
+        summaries=tuple(each for each in summaries if each[1].strip()),
         passages=tuple(Document(text, id=f"k_{at}") for at, text in enumerate(passages)),
     )
     pin = tuple(f"m_{at}" for at in pins if at < len(chat))

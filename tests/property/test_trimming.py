@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -87,10 +88,8 @@ def _check(
     pinned = {at for at in pins if at < len(chat)}
     options = ContextOptions(policy, low_water=low_water, pin=tuple(f"m_{at}" for at in pinned))
     given_documents = tuple(Document(text) for text in documents)
-    first = sum(message.role == "system" for message in chat)
-    starts = set(range(first, len(chat), 2))
     past = Past(
-        summaries=tuple(each for each in summaries if each[0] in starts),
+        summaries=tuple(summaries),
         passages=tuple(Document(text, id="k_1") for text in passages),
     )
     try:
@@ -286,3 +285,17 @@ def test_prefixes_are_stable_and_few_tokens_are_computed_again(tokenizer: Tokeni
         chat.append(Message("assistant", f"answer {turn}"))
     assert cuts < 20
     assert prefilled <= 1.3 * new
+
+
+def test_where_the_message_behind_a_summary_is_gone_the_summary_is_left_out(tokenizer: Tokenizer) -> None:
+    """No turn begins there any more: the search for it ended in StopIteration, which no thread can hand on."""
+    roles, past = ("user", "assistant"), Past(summaries=((8, "They said hello."),))
+    chat = tuple(Message(roles[at % 2], f"{roles[at % 2][0]}{at} {'word ' * 5}") for at in range(15))
+    for messages, is_summarised in ((chat, True), (chat[:8] + chat[9:], False)):
+        found = []
+        for window in range(100, 600, 10):
+            with suppress(ContextOverflow):
+                context = ContextOptions("summarise")
+                prompt = build_prompt(tokenizer, window, Chat(messages, past=past), max_new_tokens=16, context=context)
+                found.append(bool(prompt.receipt.summarised))
+        assert found and any(found) is is_summarised

@@ -50,6 +50,22 @@ def test_promote_and_rollback(data_dir: Path) -> None:
     assert "demo@production is now demo:1" in run("model", "rollback", "demo")
 
 
+def test_a_promotion_that_changes_nothing_says_so_and_leaves_no_row(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, told = Repository(data_dir), list[str]()
+    for content in ("one", "two"):
+        publish(repository, content)
+    for words in (("promote", "demo:1"), ("promote", "demo:2"), ("rollback", "demo")):
+        run("model", *words)
+    monkeypatch.setattr("service.cli.aliases.tell", lambda action, *_, **__: told.append(action))
+    assert "demo@production is demo:1 already" in run("model", "promote", "demo:1", "--reason", "again")
+    assert json.loads(run("model", "promote", "demo:1", "--json"))["version"] == "1"
+    assert told == [] and len(repository.history("demo", "production")) == 3
+    run("model", "promote", "demo:2")
+    assert told == ["aliases.promote"]
+
+
 def test_a_rollback_shows_what_it_breaks(data_dir: Path) -> None:
     repository = Repository(data_dir)
     for perplexity in (1.25, 1.0):

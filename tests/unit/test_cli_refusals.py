@@ -75,6 +75,28 @@ def test_failures_are_sentences(
     assert "error:" in shown and "Traceback" not in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("model", "import", "a" * 300, "tiny"), "File name too long"),
+        (("model", "import", "/nonexistent", "demo@production"), "demo@production names an alias"),
+        (("model", "history", "demo", "--at", "0001-01-01T00:00:00+14:00"), "outside of UTC"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(
+    words: tuple[str, ...],
+    named: str,
+    data_dir: Path,
+    log_as_before: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publish(Repository(data_dir), "one")
+    assert main(monkeypatch, *words) in (1, 2)
+    shown = capsys.readouterr()
+    assert named in " ".join((shown.out + shown.err).split()) and "Traceback" not in shown.out + shown.err
+
+
 def test_a_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOSIRAK_PORT", "99999999")
     result = CliRunner().invoke(cli.app, ["model", "list"])

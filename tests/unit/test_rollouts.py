@@ -55,6 +55,28 @@ def found_worse(repository: Repository) -> None:
     repository.put_report(version, report(version, worse))
 
 
+def test_a_rollout_that_begins_while_another_is_promoted_stays(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alias moves under one lock, and the record is written under the next."""
+    publish(repository, "three")
+    stored.put(repository, planned())
+    promote = repository.promote
+
+    def promote_and_begin(*words: Any, **more: Any) -> Any:
+        entry = promote(*words, **more)
+        stored.put(repository, msgspec.structs.replace(planned(), candidate="3"))
+        return entry
+
+    monkeypatch.setattr(repository, "promote", promote_and_begin)
+    stored.promote(repository, *ALIAS, "good")
+    assert [(each.candidate, each.state) for each in stored.history(repository, *ALIAS)] == [
+        ("2", "promoted"),
+        ("3", "running"),
+    ]
+    assert stored.end(repository, *ALIAS, "aborted", "no").candidate == "3"
+
+
 def test_an_answer_of_an_earlier_rollout_does_not_end_the_later_one(repository: Repository) -> None:
     running = Rollouts(repository)
     earlier = put(repository, running)

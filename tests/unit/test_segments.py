@@ -104,6 +104,17 @@ def test_a_full_memory_forgets_what_was_longest_not_asked_for(tmp_path: Path, mo
     assert len(memory._known) == 3
 
 
+def test_an_owners_pieces_are_bounded_in_bytes_too(tmp_path: Path) -> None:
+    """Long documents took 70 kB each: 4,096 of them 282 MiB."""
+    memory = Memory(Splitting(vocabulary(tmp_path, byte_level())))
+    for at in range(40):
+        memory.encode(f"<|im_start|>{at}{'abcd ' * 20_000}<|im_end|>")
+    kept = [part.num_bytes() for part in memory._known._kept.values()]
+    assert kept and sum(kept) == memory._known._taken <= segments.MOST_PIECES_BYTES
+    memory.encode(f"<|im_start|>{'abcd ' * 200_000}<|im_end|>")
+    assert len(memory._known) >= len(kept), "one text takes not the place of all others"
+
+
 def test_an_owners_counted_turns_take_two_mib_at_most_however_long_the_hour(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, byte_level()).of("ann")
     first, encoded = segments.digest_of("first"), []

@@ -6,13 +6,16 @@ import asyncio
 import random
 import sqlite3
 import string
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound, Unavailable
 from service.storage.database.database import Database
+from service.storage.database.search_index import Indexed
 from service.storage.sessions import (
     Answered,
     Fresh,
@@ -24,6 +27,7 @@ from service.storage.sessions import (
     SessionStore,
     StoredAnswer,
     retention,
+    search,
 )
 from service.storage.sessions.claims import Done, Finished
 from service.storage.sessions.idempotency import KEPT_SECONDS
@@ -84,6 +88,56 @@ async def test_a_sweep_removes_what_expired_and_nothing_else(store: SessionStore
     assert await rows(store) == stay + 1
     clock.move(KEPT_SECONDS)
     assert await store.sweep() == 1  # `kept`, by now
+    assert await rows(store) == 0
+
+
+async def test_others_write_while_much_is_removed(
+    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred sessions of sixty messages went in one transaction of 14 s, and everybody else's writes got 503."""
+    before, removed = await rows(store), list[int]()
+    database, take = store._database, search.remove
+
+    @asynccontextmanager
+    async def writing() -> AsyncIterator[AsyncConnection]:
+        removed.append(0)
+        async with begin() as connection:
+            yield connection
+
+    async def noted(connection: AsyncConnection, name: Indexed, owner: str, texts: dict[int, str]) -> None:
+        removed[-1] += len(texts) if name == "message_grams" else 0
+        await take(connection, name, owner, texts)
+
+    long = await store.create("ann", {}, [NewMessage(f"{n}", "user") for n in range(250)])
+    many = [await store.create("ann", {}, [NewMessage(f"{n}", "user") for n in range(60)]) for _ in range(4)]
+    begin = database.writing
+    monkeypatch.setattr(database, "writing", writing)
+    monkeypatch.setattr(search, "remove", noted)
+    await store.delete("ann", long.id)
+    assert sum(removed) == 250 and max(removed) <= 100
+    with pytest.raises(NotFound):
+        await store.get("ann", long.id)
+    removed.clear()
+    assert await store.erase_owner("ann") == len(many)
+    assert sum(removed) == 240 and max(removed) <= 100
+    assert await rows(store) == before
+
+
+async def test_a_session_that_is_half_removed_is_gone_for_readers(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object) -> None:
+        raise Unavailable("busy", retry_after=5)
+
+    session = await store.create("ann", {}, [NewMessage(f"{n}", "user") for n in range(150)])
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "remove_rest", interrupted)
+        with pytest.raises(Unavailable):
+            await store.delete("ann", session.id)
+    with pytest.raises(NotFound):
+        await store.get("ann", session.id)
+    assert (await store.sessions("ann")).data == ()
+    assert await store.sweep() == 1
     assert await rows(store) == 0
 
 

@@ -43,6 +43,7 @@ CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
     (HERMES, f"It rains. \n{HERMES_CALL}\n{HERMES_ORDER}\n", "It rains.", [WEATHER, ORDER]),
     (HERMES, f"a < b <tool> {NONSENSE} more", f"a < b <tool> {NONSENSE} more", []),
     (HERMES, HERMES_ORDER.replace("order", "unknown"), HERMES_ORDER.replace("order", "unknown"), []),
+    (HERMES, f"{HERMES_ORDER}\n\n{NONSENSE}\n{NONSENSE}", f"\n\n{NONSENSE}\n{NONSENSE}", [ORDER]),
     (HERMES, f"{TURNED} bye ", " bye", [("order", '{"a": 1}')]),
     (HERMES, '<tool_call>\n{"a": 1}\n</tool_call>', '<tool_call>\n{"a": 1}\n</tool_call>', []),
     (HERMES, '<tool_call>\n{"name": "weather", "arguments": {"city": "서', "", [("weather", '{"city": "서')]),

@@ -80,7 +80,7 @@ async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[Gene
     first = await idempotency.begin(key.owner, key.text, key.body_hash)
     if isinstance(first, InProgress):
         seconds = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
-        with service.answers.waiting.entered(1):
+        with service.answers.waiting.entered(1, key.owner):
             first = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *seconds]))
     return first if isinstance(first, Finished) else Claimed(idempotency, first.claim)
 

@@ -61,12 +61,12 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
 async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
     """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
     name, as with `POST /v1/deployments`."""
-    manifest = await while_connected(http.receive, _loaded(service, reference))
+    manifest = await while_connected(http.receive, _loaded(service, http.state.owner, reference))
     return json_response({"name": manifest.name, "version": manifest.version, "load": True})
 
 
-async def _loaded(service: Service, reference: str) -> Manifest:
-    async with service.answers.waiting.waiting(NOT_LOADED):
+async def _loaded(service: Service, owner: str, reference: str) -> Manifest:
+    async with service.answers.waiting.waiting(NOT_LOADED, owner):
         await service.deployments.settled(reference, DeploymentState.DRAINING)
         deployment = await service.deployments.begin_loading(reference)
         await deployment.settled(service.settings.load_timeout_seconds)
@@ -77,11 +77,11 @@ async def _loaded(service: Service, reference: str) -> Manifest:
 async def unload(http: Request, service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
     """Drains the version that the reference means now, and ends its engine process. Answers once that has begun; while
     the version loads, it waits."""
-    manifest = await while_connected(http.receive, _unloaded(service, reference))
+    manifest = await while_connected(http.receive, _unloaded(service, http.state.owner, reference))
     return json_response({"name": manifest.name, "version": manifest.version, "unload": True})
 
 
-async def _unloaded(service: Service, reference: str) -> Manifest:
-    async with service.answers.waiting.waiting(NOT_LOADED):
+async def _unloaded(service: Service, owner: str, reference: str) -> Manifest:
+    async with service.answers.waiting.waiting(NOT_LOADED, owner):
         await service.deployments.settled(reference, DeploymentState.LOADING)
         return (await service.deployments.unload(reference)).manifest

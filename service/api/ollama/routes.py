@@ -85,7 +85,7 @@ async def load_or_unload(
     model = service.deployments.allowed(http.state.models, model) or model
     if keep_alive == 0:
         require(http, MODELS_WRITE)
-    done = await while_connected(http.receive, _loaded_or_unloaded(service, model, keep_alive))
+    done = await while_connected(http.receive, _loaded_or_unloaded(service, http.state.owner, model, keep_alive))
     more = (getattr(body, name) for name in body.model_fields_set - _OF_A_LOAD)
     if keep_alive != 0 and any(value not in (None, "", []) for value in more):
         await _require_answerable(http, service, request)
@@ -101,9 +101,9 @@ async def _require_answerable(http: Request, service: Service, request: Generati
 
 
 async def _loaded_or_unloaded(
-    service: Service, model: str, keep_alive: float | None
+    service: Service, owner: str, model: str, keep_alive: float | None
 ) -> tuple[str, Literal["load", "unload"]]:
-    async with service.answers.waiting.waiting(NOT_LOADED):
+    async with service.answers.waiting.waiting(NOT_LOADED, owner):
         if keep_alive == 0:
             await service.deployments.settled(model, DeploymentState.LOADING)
             return (await _unload(service.deployments, model)).reference, "unload"

@@ -103,7 +103,8 @@ def _is_anthropics(http: Request) -> bool:
 
 def _all(deployments: Deployments) -> Iterator[Named]:
     for name in deployments.repository.models():
-        yield name, deployments.resolve(name)
+        if (current := deployments.named(name)) is not None:
+            yield name, current
         yield from ((each.reference, each) for each in deployments.repository.versions(name))
 
 

@@ -177,12 +177,15 @@ def _accepted(service: Service, kind: Any, arguments: dict[str, Any]) -> Respons
 def _page(repository: Repository, query: str, cursor: str | None) -> dict[str, Any]:
     last = "" if cursor is None else decode(MODELS, cursor, lambda position: isinstance(position, str))[0]
     names = [name for name in repository.models() if query.lower() in name and name > last]
-    data = [_summary(repository, name) for name in names[:PAGE]]
+    data = [summary for name in names[:PAGE] if (summary := _summary(repository, name))]
     return {"data": data, "next_cursor": encode(MODELS, names[PAGE - 1], "") if len(names) > PAGE else None}
 
 
-def _summary(repository: Repository, name: str) -> dict[str, Any]:
+def _summary(repository: Repository, name: str) -> dict[str, Any] | None:
+    """Returns None for a model whose last version was deleted meanwhile."""
     versions = repository.versions(name)
+    if not versions:
+        return None
     return {
         "name": name,
         "versions": len(versions),

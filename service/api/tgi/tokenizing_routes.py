@@ -47,7 +47,7 @@ async def tokenize(http: Request, service: ServiceDep, body: TokenizeBody = TOKE
 
 async def _answer(http: Request, service: Service, model: str | None, read: Callable[[Deployment], Any]) -> Response:
     model = service.deployments.allowed(http.state.models, model)
-    return json_response(await while_connected(http.receive, service.answers.read(model, read)))
+    return json_response(await while_connected(http.receive, service.answers.read(model, http.state.owner, read)))
 
 
 def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:

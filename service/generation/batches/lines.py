@@ -6,6 +6,8 @@ JSON Lines in UTF-8: a byte-order mark at the beginning, CR LF, empty lines and 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ MOST_LINES: Final = 50_000
 MOST_ERRORS: Final = 100
 MOST_ID_CHARACTERS: Final = 512
 _BOM: Final = b"\xef\xbb\xbf"
+_ESCAPED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,13 +61,32 @@ def numbered(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
 def parsed(raw: bytes) -> Line:
     """Returns the line. Raises ValueError with a sentence."""
     try:
-        return msgspec.json.decode(raw, type=Line)
+        try:
+            return msgspec.json.decode(raw, type=Line)
+        except msgspec.DecodeError:
+            if not _ESCAPED_SURROGATE.search(raw):
+                raise
+            return _with_any_text(raw)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def _with_any_text(raw: bytes) -> Line:
+    """Returns a line whose body holds half of a surrogate pair, as a text has that was cut inside an emoji: its route
+    refuses the body, and the batch goes on. Raises DecodeError for such a half elsewhere."""
+    try:
+        fields = json.loads(raw)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    if not isinstance(fields, dict) or "body" not in fields:
+        return msgspec.json.decode(raw, type=Line)  # says what is missing, or where the half is
+    body = msgspec.Raw(json.dumps(fields["body"]).encode())
+    line = msgspec.json.decode(json.dumps({**fields, "body": None}).encode(), type=Line)
+    return msgspec.structs.replace(line, body=body)
 
 
 def read(raw: bytes, number: int, most_bytes: int) -> Line | Wrong:

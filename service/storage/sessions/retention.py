@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, or_, select, text
+from sqlalchemy import Row, delete, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.storage.database.database import Database
@@ -37,28 +37,37 @@ from service.storage.sessions.owned import Owned
 from service.storage.sessions.usage import remove_old
 
 _BATCH = 100
+"""Sessions of one transaction, and messages: the grams of a message take a millisecond, and on SQLite all writers wait
+for the one that writes."""
 _MERGED_PAGES = 500
 
 
-async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
-    """Removes a session whose row the caller has locked, with all that belongs to it, also the votes on its
-    answers and the answers kept for replays."""
+async def remove(connection: AsyncConnection, session: Row[Any], room: int = _BATCH) -> int:
+    """Removes a session whose row the caller has locked, with all that belongs to it, also the votes on its answers
+    and the answers kept for replays, but `room` messages at most. Returns the room that is left. Where none is, the
+    session has ended for every reader, and the next call goes on with its rest."""
     votes = or_(feedback.c.session == session.number, feedback.c.other_session == session.number)
     await connection.execute(delete(feedback).where(votes))
+    await connection.execute(delete(idempotency).where(idempotency.c.session_id == session.id))
+    await connection.execute(delete(summaries).where(summaries.c.session == session.number))
     its = messages.c.session == session.number
-    while True:
-        some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(_BATCH)
-        texts = {row.number: row.content for row in await connection.execute(some)}
-        if not texts:
-            break
+    some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(room)
+    if texts := {row.number: row.content for row in await connection.execute(some)}:
         await search.remove(connection, "message_grams", session.owner, texts)
         await connection.execute(delete(messages).where(messages.c.number.in_(texts)))
-    await connection.execute(delete(summaries).where(summaries.c.session == session.number))
+    if len(texts) == room:
+        await _end(connection, sessions.c.number == session.number)
+        return 0
     await _remove_knowledge(connection, knowledge.c.session_id == session.id)
     own = text_of(session.title, session.metadata)
     await search.remove(connection, "session_grams", session.owner, {session.number: own})
-    await connection.execute(delete(idempotency).where(idempotency.c.session_id == session.id))
     await connection.execute(delete(sessions).where(sessions.c.number == session.number))
+    return room - len(texts)
+
+
+async def remove_rest(database: Database, session: Row[Any]) -> None:
+    """Goes on with what `remove` has begun."""
+    await _remove_all(database, sessions.c.number == session.number)
 
 
 async def remove_expired(database: Database, now: datetime) -> tuple[int, int]:
@@ -81,6 +90,7 @@ async def remove_owner(database: Database, owner: str) -> int:
         for table in (idempotency, answers, files, batches, usage):
             await connection.execute(delete(table).where(table.c.owner == owner))
         await _remove_knowledge(connection, knowledge.c.owner == owner)
+        await _end(connection, sessions.c.owner == owner)
     return await _remove_all(database, sessions.c.owner == owner)
 
 
@@ -106,17 +116,25 @@ async def _remove_knowledge(connection: AsyncConnection, condition: Any) -> None
         await remove_document(connection, Owned(document.owner, document.created_at), document)
 
 
+async def _end(connection: AsyncConnection, condition: Any) -> None:
+    """Ends sessions for every reader before they are removed."""
+    await connection.execute(update(sessions).where(condition).values(expires_at=sessions.c.created_at))
+
+
 async def _remove_all(database: Database, condition: Any) -> int:
     removed = 0
     while True:
         async with database.writing() as connection:
             some = select(sessions).where(condition).order_by(sessions.c.number).limit(_BATCH)
             rows = (await connection.execute(some.with_for_update())).all()
+            room = _BATCH
             for row in rows:
-                await remove(connection, row)
+                room = await remove(connection, row, room)
+                if not room:
+                    break
+                removed += 1
         if not rows:
             return removed
-        removed += len(rows)
 
 
 async def _merge(database: Database, name: Indexed, pages: int) -> bool:

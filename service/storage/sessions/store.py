@@ -181,7 +181,9 @@ class SessionStore:
     async def delete(self, owner: str, session_id: str, expected_revision: int | None = None) -> None:
         """Deletes a session for every reader at once; `sweep` clears its traces, `erase` does both."""
         async with self._removal(owner, session_id, expected_revision) as change:
-            await retention.remove(change.connection, change.row)
+            room = await retention.remove(change.connection, change.row)
+        if not room:
+            await retention.remove_rest(self._database, change.row)
 
     @uninterrupted("read")
     async def sessions(

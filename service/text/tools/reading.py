@@ -91,6 +91,7 @@ class CallReader:
     def _content(self) -> Waiting:
         """Content up to a mark of calls, which is left. Blanks before it are its own. Returns False at the end."""
         source, form, blanks = self.source, self.form, [self._blanks]
+        self._blanks = ""
         marks = tuple(filter(None, (form.opening, form.around[0]))) if form.opening else ()
         while True:
             at, mark = source.first_of(marks)
