@@ -112,6 +112,11 @@ class Answer:
         return sum(len(sequence.sampled) for sequence in self.sequences)
 
     @property
+    def is_parted(self) -> bool:
+        """Whether what a token adds to the content may differ from its text."""
+        return self.sequences[0].is_parted
+
+    @property
     def reads_reasoning(self) -> bool:
         """Whether the answer may have a reasoning part before its content."""
         return self.sequences[0].reads_reasoning

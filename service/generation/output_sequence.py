@@ -124,6 +124,11 @@ class OutputSequence:
         return bool(self.calls) and all(call.is_whole for call in self.calls)
 
     @property
+    def is_parted(self) -> bool:
+        """Whether what a token adds to the content may differ from its text: calls or reasoning are read from it."""
+        return self._readers.calls is not None or self._readers.reasoning is not None
+
+    @property
     def reads_reasoning(self) -> bool:
         """Whether the text may have a reasoning part."""
         return self._readers.reasoning is not None
@@ -174,7 +179,10 @@ class OutputSequence:
         self.sampled.append(token_id)
         if not hidden:
             self._count_reasoning()
-        return self._guarded(token, text, (start, self._detokenizer.begun), reason)
+        shown, reason = self._guarded(token, text, (start, self._detokenizer.begun), reason)
+        if reason is FinishReason.CONTENT_FILTER:  # which is why the answer ends, though the text has a stop string too
+            self.stop_string = None
+        return shown, reason
 
     def _guarded(
         self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None

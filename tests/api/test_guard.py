@@ -227,3 +227,20 @@ async def test_a_wrong_guard_file_stops_the_start(serve: Serve, tmp_path: Path) 
     with pytest.raises(InvalidRequest, match=r"patterns\.fax"):
         async with guarding(serve, tmp_path, '[patterns]\nfax = "mask"'):
             raise AssertionError("it started")
+
+
+async def test_what_the_guard_stops_is_not_the_clients_stop_string(serve: Serve, tmp_path: Path) -> None:
+    """A number is whole only once the line has ended, where a stop string lies too."""
+
+    def card(request: Request, tokenizer: Tokenizer) -> list[int]:
+        text = "The card is 4111 1111 1111 1111\nand more"
+        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
+
+    rules = '[patterns]\ncard = "stop"\n'
+    async with guarding(serve, tmp_path, rules, engine={"script": card}) as world:
+        asked = {"model": "demo", "max_tokens": 200, "messages": CHAT, "stop_sequences": ["\n"]}
+        found = (await post(world, "/v1/messages", **asked)).json()
+        assert (found["stop_reason"], found["stop_sequence"]) == ("refusal", None)
+        assert found["content"][0]["text"] == "The card is "
+        native = (await post(world, inputs="x", parameters={**LONG, "stop": ["\n"], "details": True})).json()
+        assert native["finish_reason"] == "content_filter"

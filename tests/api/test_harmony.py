@@ -15,6 +15,7 @@ from service.text.tools import Content, Thought
 from service.text.tools.formats import HARMONY
 from service.text.tools.harmony import ChannelBoundary, ChannelReader
 from tests.api import anthropic
+from tests.api.reading import events
 from tests.api.test_cut_calls import ASK, BY_NAME, TOOLS, chat, world_of
 from tests.api.test_tools import streamed
 from tests.fake_service import World, says
@@ -151,6 +152,18 @@ async def test_messages_of_one_answer_are_apart_whole_streamed_and_stored(world:
     ]
     listed = (await world.client.get(f"/v1/conversations/{kept}/items?order=asc")).json()["data"]
     assert [each["content"][0]["text"] for each in listed] == ["hello", reasoning, content]
+
+
+async def test_a_continued_answers_events_have_no_marks(world: World) -> None:
+    """Nothing of it is read as reasoning from its beginning, but channels may follow."""
+    final = "<|start|>assistant<|channel|>final<|message|>More."
+    says(world, f"lo there.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>{final}")
+    begun = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hel"}]
+    body = {"messages": begun, "continue_final_message": True, "parameters": {"max_new_tokens": 200}}
+    whole = (await world.client.post("/generate", json=body)).json()
+    told = events(await world.client.post("/generate_stream", json=body))
+    assert "".join(each["token"]["text"] for each in told) == told[-1]["generated_text"] == whole["generated_text"]
+    assert "".join(each.get("reasoning", "") for each in told) == whole["reasoning"] == "Hm."
 
 
 async def test_anthropics_blocks_are_those_of_its_stream(world: World) -> None:

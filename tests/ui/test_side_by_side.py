@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.ui.browser import Window, needs_browser
 from tests.ui.chatting import settled, stored
@@ -75,3 +76,30 @@ def test_with_names_both_chats_go_on_in_sessions_of_their_own(shown: Window) -> 
         messages = stored(shown, each["id"])
         assert [message["content"] for message in messages[::2]] == ["My name is Mina.", "What is my name?"]
         assert {message["model"] for message in messages[1::2]} == {each["model"]}
+
+
+def test_who_is_refused_stays_the_version_that_it_was(shown: Window) -> None:
+    """B refuses the first message and both refuse the second; B then answered as the server's default."""
+    page = shown.open(BOTH)
+    page.get_by_role("checkbox", name="Blind").uncheck()
+    refused, asked = [{"demo:2"}, NAMES, set[str]()], list[str]()
+
+    def answer(route: Route) -> None:
+        model = json.loads(route.request.post_data or "{}").get("model", "")
+        asked.append(model)
+        if model in refused[0]:
+            route.fulfill(status=503, json={"error": "It loads", "error_type": "unavailable"})
+        else:
+            route.continue_()
+
+    page.route("**/generate_stream", answer)
+    for text in ("one", "two", "three"):
+        page.get_by_role("textbox", name="Message").fill(text)
+        page.get_by_role("button", name="Ask both").click()
+        settled(page)
+        if refused[0]:
+            expect(page.get_by_role("alert")).to_contain_text("It loads")
+        assert set(asked) == NAMES, text
+        asked.clear()
+        refused.pop(0)
+    shown.complaints.clear()

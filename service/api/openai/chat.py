@@ -79,8 +79,7 @@ class ChatSerialiser(OpenAISerialiser):
         shown, but its logprobs where they are wanted."""
         logprobs = _logprobs(delta.answer, [delta.token] if delta.token else [])
         shown: list[dict[str, Any]] = [{"tool_calls": [_call(each)]} for each in delta.calls]
-        has_marks = delta.answer.request.tools is not None or delta.answer.reads_reasoning
-        if delta.text or not has_marks or (logprobs and not shown and not delta.reasoning):
+        if delta.text or not delta.answer.is_parted or (logprobs and not shown and not delta.reasoning):
             shown.insert(0, {"content": delta.text})
         if delta.reasoning:
             shown.insert(0, {"reasoning_content": delta.reasoning})

@@ -105,7 +105,7 @@ def events(delta: Delta) -> Iterable[bytes]:
     `reasoning` what it adds to that part."""
     token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
     shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
-    if delta.answer.reads_reasoning or delta.answer.request.tools is not None:
+    if delta.answer.is_parted:
         shown["token"] = {**token, "text": delta.text}
         shown |= {"reasoning": delta.reasoning} if delta.reasoning else {}
     if delta.token and delta.answer.request.logprobs:

@@ -11,7 +11,8 @@ export function usePages(path, values = {}, round = 0, ahead = 1) {
   const ending = useRef();
   const load = async (cursor, signal) => {
     const found = await ask(`${path}${query({...values, cursor})}`, {signal});
-    set(old => ({rows: cursor ? [...old.rows, ...found.data] : found.data, cursor: found.next_cursor}));
+    if (signal.aborted) return;
+    set(old => cursor && cursor !== old.cursor ? old : {rows: cursor ? [...old.rows, ...found.data] : found.data, cursor: found.next_cursor}); // a page that was asked for twice comes once
   };
   const {rows, cursor} = state;
   useEffect(() => { if (cursor && rows.length < ahead) load(cursor, ending.current.signal).catch(fail); }, [cursor]);

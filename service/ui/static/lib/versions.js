@@ -11,7 +11,7 @@ export function useVersions(model) {
   const [page, setPage] = useState();
   const load = async cursor => {
     const found = await ask(`${repository(model)}${query({cursor})}`);
-    setPage(old => ({...found, versions: cursor ? [...old.versions, ...found.versions] : found.versions}));
+    setPage(old => cursor && cursor !== old.next_cursor ? old : {...found, versions: cursor ? [...old.versions, ...found.versions] : found.versions});
     return found;
   };
   return {versions: page?.versions, aliases: page?.aliases, more: page?.next_cursor, load};

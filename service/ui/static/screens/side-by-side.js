@@ -90,12 +90,14 @@ async function tell(side, words) {
   }
 }
 
-// Where both have refused a message it was not said; where one has, that one can be asked again.
+// Where both have refused a message it was not said; where one has, that one can be asked again. Which side is which
+// version stays as soon as one has answered.
 function takenBack(sides) {
   if (!sides.every(side => side.owed)) return false;
+  const isNew = sides.every(side => !side.chat.items.length);
   sides.forEach(side => {
     side.owed = '';
-    if (!side.chat.items.length) side.model = '';
+    if (isNew) side.model = '';
   });
   return true;
 }
