@@ -115,15 +115,18 @@ class Api:
         return found
 
     async def first_token(self, number: int) -> float:
-        """Returns the seconds to the first token of a streamed answer, which is read to its end. Raises
-        RuntimeError."""
+        """Returns the seconds to the first token of a streamed answer, which is read to its end. Raises RuntimeError,
+        also for an answer that an error ended."""
         marks = (b'"content":', b'"content":""') if self._work.shape == "demo" else (b'"text":', b'"text":""')
-        started, first = time.perf_counter(), None
+        started, first, last = time.perf_counter(), None, b""
         url = self._service.url + self._work.endpoint
         async with self._client.post(url, json=self._work.of_client(number)) as response:
             async for line in response.content:
                 if first is None and marks[0] in line and marks[1] not in line:
                     first = time.perf_counter() - started
+                last = line.strip() or last
+        if last != b"data: [DONE]":
+            raise RuntimeError(f"an answer ended by {last[:200].decode(errors='replace')}")
         if response.status != 200 or first is None:
             raise RuntimeError(f"a request was answered {response.status}")
         return first

@@ -45,7 +45,13 @@ from service.deployments.engine_config import engine_config, worker_of
 from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.instances import Instances
-from service.deployments.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
+from service.deployments.store_follower import (
+    PRUNE_SECONDS,
+    PRUNE_STORE,
+    REFRESH_SECONDS,
+    REFRESH_STORE,
+    StoreFollower,
+)
 from service.engine.client.client import EngineClient
 from service.engine.client.engine import Engine
 from service.engine.client.poison import PoisonRegister
@@ -75,7 +81,7 @@ from service.observability.tracing import Tracer
 from service.settings import Settings
 from service.storage.audit.writing import WRITE_AUDIT, Audit
 from service.storage.files.contents import Contents
-from service.storage.files.files import EXPIRE_FILES, Files
+from service.storage.files.files import EXPIRE_FILES, SWEEP_SECONDS, Files
 from service.storage.keys import Keys
 from service.storage.outages import SESSIONS, STORES, Outages
 from service.storage.records import SharedRecords, open_repository
@@ -354,12 +360,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     conversations.start()
     usage: Usage = app.state.service.answers.usage
     usage.start(tasks)
-    tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
+    tasks.keep(EXPIRE_FILES, app.state.service.files.expire, every=SWEEP_SECONDS)
     tasks.keep(WRITE_AUDIT, app.state.service.audit.follow)
     if deployments.repository.mirror is not None:
         follower = StoreFollower(deployments.repository)
-        tasks.keep(REFRESH_STORE, follower.refresh)
-        tasks.keep(PRUNE_STORE, follower.prune)
+        tasks.keep(REFRESH_STORE, follower.refresh, every=REFRESH_SECONDS)
+        tasks.keep(PRUNE_STORE, follower.prune, every=PRUNE_SECONDS)
     if deployments.has_engine:
         app.state.service.batch_worker.start(tasks)
     try:

@@ -4,6 +4,7 @@ process says of an exception. The module knows no tensors."""
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -21,6 +22,9 @@ from typing import Final
 LONGEST_CHAIN: Final = 8
 """The exceptions that are told of one and its causes."""
 CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+_NO_LIMIT: Final = 1 << 60
+"""Version 1 of the control groups writes a number near 2^63 for none."""
 ENGINE_NICENESS: Final = 5
 """Added to an engine's process: the event loop, which answers everybody, gets a core before the next step does."""
 BESIDE_NICENESS: Final = 5
@@ -35,9 +39,8 @@ def usable_cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return max(1, (os.cpu_count() or 2) // 2)
     cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
-    quota, _, period = read(CGROUP / "cpu.max").partition(" ")
-    limit = int(quota) // int(period) if quota.isdigit() and period.strip().isdigit() else len(cores)
-    return max(1, min(len(cores), limit))
+    quotas = filter(None, map(_quota, _groups("cpu")))
+    return max(1, min([len(cores), *(math.floor(each) for each in quotas)]))
 
 
 def usable_cpus() -> list[int]:
@@ -49,14 +52,16 @@ def usable_cpus() -> list[int]:
 
 
 def available_memory() -> int:
-    """Returns the bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. The
+    """Returns the bytes that can still be allocated: the smallest remainder of the machine and of the cgroups. A
     cgroup's file cache counts as free where the kernel can reclaim it."""
-    machine = _memory("MemAvailable")
-    limit, used = read(CGROUP / "memory.max").strip(), read(CGROUP / "memory.current").strip()
-    if not (limit.isdigit() and used.isdigit()):
-        return machine
-    statistics = dict(line.split(" ", 1) for line in read(CGROUP / "memory.stat").splitlines() if " " in line)
-    return max(0, min(machine, int(limit) - int(used) + int(statistics.get("inactive_file", 0))))
+    left = (each for each in map(_memory_left, _groups("memory")) if each is not None)
+    return max(0, min([_memory("MemAvailable"), *left]))
+
+
+def memory_limit() -> int | None:
+    """Returns the smallest limit in bytes of the cgroups of this process; None without one."""
+    limits = (each for each in map(_memory_limit, _groups("memory")) if each is not None)
+    return min(limits, default=None)
 
 
 def has_gpu() -> bool:
@@ -113,6 +118,41 @@ def total_memory() -> int:
 
 def _siblings(cpu: int) -> str:
     return read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
+
+
+def _groups(controller: str) -> list[Path]:
+    """Returns the cgroups of this process that may limit "cpu" or "memory", its own one first. A service of systemd has
+    its limits in its own; in a container the own path may lie outside of the mount, and the root has them."""
+    for line in read(MEMBERSHIP).splitlines():
+        _, controllers, path = line.split(":", 2)
+        root = CGROUP / controller if controllers else CGROUP
+        if controller in controllers.split(",") or (not controllers and (CGROUP / "cgroup.controllers").exists()):
+            own = root / path.lstrip("/")
+            if found := [each for each in (own, *own.parents) if each.is_relative_to(root) and each.is_dir()]:
+                return found
+    return [CGROUP]
+
+
+def _quota(group: Path) -> float | None:
+    """Returns the processors that a cgroup may use at a time."""
+    quota, _, period = read(group / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = (read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _memory_limit(group: Path) -> int | None:
+    limit = (read(group / "memory.max") or read(group / "memory.limit_in_bytes")).strip()
+    return int(limit) if limit.isdigit() and int(limit) < _NO_LIMIT else None
+
+
+def _memory_left(group: Path) -> int | None:
+    limit, used = _memory_limit(group), read(group / "memory.current") or read(group / "memory.usage_in_bytes")
+    if limit is None or not used.strip().isdigit():
+        return None
+    statistics = dict(line.split(" ", 1) for line in read(group / "memory.stat").splitlines() if " " in line)
+    cache = statistics.get("total_inactive_file") or statistics.get("inactive_file", "0")
+    return limit - int(used) + int(cache)
 
 
 def _memory(field: str) -> int:

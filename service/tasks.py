@@ -63,11 +63,11 @@ class BackgroundTasks:
         self._longest_delay = longest_delay
         self._running: dict[asyncio.Task[None], str] = {}
 
-    def keep(self, name: str, work: Work) -> KeptTask:
-        """Does one pass of `work` after the other. Each pass must wait for something; otherwise it holds the event
-        loop."""
+    def keep(self, name: str, work: Work, every: float = 0.0) -> KeptTask:
+        """Does one pass of `work` after the other, each after `every` seconds; one that failed is tried again sooner.
+        With 0 each pass must wait for something; otherwise it holds the event loop."""
         kept = KeptTask(name)
-        self._begin(name, self._keep(kept, work))
+        self._begin(name, self._keep(kept, work, every))
         return kept
 
     def retry(self, name: str, work: Work) -> KeptTask:
@@ -97,8 +97,10 @@ class BackgroundTasks:
         self._observe(name, 0)
         return task
 
-    async def _keep(self, kept: KeptTask, work: Work) -> None:
+    async def _keep(self, kept: KeptTask, work: Work, every: float) -> None:
         while True:
+            if every:
+                await asyncio.sleep(every)
             await self._retry(kept, work)
 
     async def _retry(self, kept: KeptTask, work: Work) -> None:

@@ -170,12 +170,30 @@ class _Import:
         self._notes += [f"{name} without tensors that the index has elsewhere" for name in changed]
         tensors = check_weights(self._staged)
         self._progress(0.6, "checking the architecture")
-        model = skeleton.build(self._staged)
+        model = self._untied(skeleton.build(self._staged))
         fit.check_tensors(self._staged, model)
         self._check_tokenizer()
         self._convert(tensors, model)
         facts = self._facts(accepted, model, author)
         return repository.publish(self._staged, facts, name, version, self._hashes)
+
+    def _untied(self, model: "Skeleton") -> "Skeleton":
+        """Returns the model whose output head is its own where the files hold one that is not the embedding; then
+        `config.json` says so."""
+        from models.weights import fit, skeleton
+
+        if not (heads := fit.own_heads(self._staged, model)):
+            return model
+        path, names = self._staged / "config.json", ", ".join(heads)
+        path.write_text(config_policy.as_text(config_policy.read_json(path) | {"tie_word_embeddings": False}))
+        untied = skeleton.build(self._staged)
+        if untied.tied or model.is_encoder_decoder:  # whose config says more by that key
+            raise InvalidSource(
+                f"{names} differs from the embedding that config.json ties it to, and this family cannot have both: "
+                "save the model without it, or with both equal"
+            )
+        self._notes.append(f"{names} of its own, which config.json tied to the embedding")
+        return untied
 
     def _copy(self) -> None:
         """Copy what a version needs into the staging directory; weights are hashed on the way."""

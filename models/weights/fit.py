@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from transformers.utils import logging
 
@@ -17,6 +18,8 @@ from models.weights.conversion import finite
 from models.weights.skeleton import Skeleton, config_of, family_of
 
 _SHOWN = 3
+_ROWS = 4096
+"""Rows of a matrix that are compared at once."""
 
 
 def check_tensors(directory: Path, model: Skeleton) -> None:
@@ -59,6 +62,36 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
         )
     whole = {name for name, buffer in loaded.named_buffers() if not buffer.is_floating_point()}
     _refuse_codes(directory, model, whole)
+
+
+def own_heads(directory: Path, model: Skeleton) -> list[str]:
+    """Returns the output heads that `config.json` ties to the embedding though the files hold other numbers for them,
+    as after a training of the head alone. transformers ties no such head; nothing else may either."""
+    stored = {
+        model.canonical(tensor.name): (path, tensor.name)
+        for path in _weights_in(directory)
+        for tensor in read_header(path)
+    }
+    both = ((head, embedding) for head, embedding in model.tied.items() if stored.keys() >= {head, embedding})
+    return [head for head, embedding in both if not _are_equal(stored[head], stored[embedding])]
+
+
+def require_tied(directory: Path, model: Skeleton) -> None:
+    """Raises InvalidSource for a version that was imported before such heads were known."""
+    if heads := own_heads(directory, model):
+        raise InvalidSource(
+            f"{_names(heads)} differs from the embedding that config.json ties it to: import the checkpoint again, "
+            "which unties them"
+        )
+
+
+def _are_equal(one: tuple[Path, str], other: tuple[Path, str]) -> bool:
+    with safe_open(one[0], framework="pt") as first, safe_open(other[0], framework="pt") as second:
+        mine, theirs = first.get_slice(one[1]), second.get_slice(other[1])
+        count = mine.get_shape()[0]
+        return bool(mine.get_shape() == theirs.get_shape()) and all(
+            torch.equal(mine[at : at + _ROWS].float(), theirs[at : at + _ROWS].float()) for at in range(0, count, _ROWS)
+        )
 
 
 def _refuse_codes(directory: Path, model: Skeleton, whole: Set[str]) -> None:

@@ -18,6 +18,7 @@ from models.checkpoint.safetensors_file import Tensor, read_header
 from models.errors import InvalidSource
 from models.progress import Progress
 from models.weights.conversion import DTYPES, PLAIN_FORMAT, bytes_of, finite, read, write_shards
+from models.weights.fit import require_tied
 from models.weights.peft_adapters import MAGNITUDE, Checked
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class _Merged:
 
     def __init__(self, base: Path, adapter: Path, checked: Checked, model: Skeleton) -> None:
         self._adapter, self._checked, self._model = adapter, checked, model
+        require_tied(base, model)
         self._low_rank = {f"{each.module}.weight": each for each in checked.modules}
         self._stored = {
             model.canonical(tensor.name): (tensor, path)

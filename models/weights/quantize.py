@@ -104,6 +104,7 @@ def quantize(
         source = repository.path(parent)
         model = skeleton.build(source)
         fit.check_tensors(source, model)
+        fit.require_tied(source, model)
         has_use = target == "llm-int8" or not model.is_encoder_decoder
         calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
         stored = stored_in(source, model)

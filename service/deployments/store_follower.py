@@ -29,8 +29,7 @@ class StoreFollower:
         """What the last pass could not show; it is logged once."""
 
     async def refresh(self) -> None:
-        """Waits, then looks once what the store has."""
-        await asyncio.sleep(REFRESH_SECONDS)
+        """Looks once what the store has."""
         failed = await asyncio.to_thread(self._repository.refresh)
         for sentence in failed:
             if sentence not in self._logged:
@@ -38,8 +37,7 @@ class StoreFollower:
         self._logged = failed
 
     async def prune(self) -> None:
-        """Waits, then removes blobs of no version."""
-        await asyncio.sleep(PRUNE_SECONDS)
+        """Removes blobs of no version."""
         if self._repository.mirror is not None:
             freed = await asyncio.to_thread(pruning.prune, self._repository.mirror.store)
             log.info("store_pruned", bytes=freed)

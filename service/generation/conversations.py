@@ -84,6 +84,7 @@ class Conversations:
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
         self._unusable: str | None = None
+        self._is_swept = True
 
     @property
     def unusable(self) -> str | None:
@@ -140,9 +141,12 @@ class Conversations:
         if self._unusable:
             await asyncio.sleep(RETRY_SECONDS)
             return
-        await asyncio.sleep(self._sweep_seconds)
+        if self._is_swept:  # a sweep that failed is tried again sooner
+            await asyncio.sleep(self._sweep_seconds)
+        self._is_swept = False
         if self._is_fit():
             await (await self.store()).sweep()
+        self._is_swept = True
 
     @asynccontextmanager
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:

@@ -188,7 +188,6 @@ async def test_a_clock_apart_is_not_ready_and_says_by_how_much(
     response = await one.client.get("/readyz")
     assert response.status_code == 503 and "s ahead of the database's" in response.text
     service = one.app.state.service
-    monkeypatch.setattr("service.storage.files.files.SWEEP_SECONDS", 0)
     swept = list[str]()
 
     async def sweep(name: str) -> None:

@@ -11,13 +11,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine.protocol.messages import EngineStats
 from service.observability.metrics import FELT, Metrics, spaced
 from tests.api.conftest import Serve
 from tests.api.reading import events
-from tests.fake_service import World
+from tests.fake_service import INFO, World
 
 MODEL = 'model="demo",version="1"'
 
@@ -149,6 +150,17 @@ def test_a_restarted_engine_counts_on() -> None:
     text = metrics.exposition().decode()
     assert value(text, f"num_preemptions_total{{{MODEL}}}") == 9
     assert value(text, f"engine_restarts_total{{{MODEL}}}") == 1
+
+
+def test_a_process_that_dies_in_its_first_step_counts() -> None:
+    """As each does that a request kills, which is given first again: the alert on restarts stayed silent."""
+    metrics = Metrics()
+    model = metrics.model("demo", "1")
+    for _ in range(3):
+        model.on_ready(structs.replace(INFO, blocks_total=10))
+        assert value(metrics.exposition().decode(), f"kv_cache_usage_ratio{{{MODEL}}}") == 0
+        model.on_step(EngineStats())  # it died
+    assert value(metrics.exposition().decode(), f"engine_restarts_total{{{MODEL}}}") == 3
 
 
 async def test_conventions(world: World) -> None:

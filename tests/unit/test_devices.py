@@ -250,6 +250,62 @@ def test_layers_keys_and_plans_lie_on_the_layers_devices() -> None:
     assert plan.on(other).slots.device == other and plan.slots.device == host
 
 
+V1 = "3:cpu,cpuacct:/unit\n2:memory:/unit\n1:name=systemd:/unit\n0::/unit\n"
+V1_LIMITS = {
+    "memory/unit/memory.limit_in_bytes": "1000",
+    "memory/unit/memory.usage_in_bytes": "700",
+    "memory/unit/memory.stat": "inactive_file 1\ntotal_inactive_file 250\n",
+    "memory/memory.limit_in_bytes": "9223372036854771712",
+    "memory/memory.usage_in_bytes": "5",
+    "cpu/unit/cpu.cfs_quota_us": "100000",
+    "cpu/unit/cpu.cfs_period_us": "100000",
+    "cpu/cpu.cfs_quota_us": "-1",
+    "cpu/cpu.cfs_period_us": "100000",
+}
+V2_LIMITS = {
+    "cgroup.controllers": "cpu memory",
+    "system.slice/memory.max": "2000",
+    "system.slice/memory.current": "1450",
+    "system.slice/unit/memory.max": "1000",
+    "system.slice/unit/memory.current": "400",
+    "system.slice/unit/cpu.max": "100000 100000\n",
+}
+OUTSIDE = {
+    "cgroup.controllers": "cpu memory",
+    "memory.max": "1000",
+    "memory.current": "450",
+    "cpu.max": "150000 100000",
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "files", "limit"),
+    [
+        (V1, V1_LIMITS, 1000),
+        ("0::/system.slice/unit\n", V2_LIMITS, 1000),
+        ("0::/../../kubepods/pod\n", OUTSIDE, 1000),
+        ("0::/docker/1234\n", OUTSIDE, 1000),
+    ],
+    ids=["version 1", "a service of systemd", "a container", "a container that sees the host's path"],
+)
+def test_the_limits_of_the_own_control_group_and_those_above_it_hold(
+    member: str, files: dict[str, str], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the root of version 2 was read: elsewhere a service took the whole machine for its own."""
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text)
+    (tmp_path / "member").write_text(member)
+    monkeypatch.setattr(host, "CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(host, "MEMBERSHIP", tmp_path / "member")
+    assert (host.memory_limit(), host.available_memory(), host.usable_cores()) == (limit, 550, 1)
+
+
+def test_without_limits_the_machine_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    assert host.memory_limit() is None and host.available_memory() > 0 and host.usable_cores() >= 1
+
+
 @pytest.mark.parametrize(
     ("files", "available"),
     [

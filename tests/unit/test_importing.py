@@ -33,6 +33,9 @@ from models.imports.importing import import_source
 from models.imports.starter import publish_demo
 from models.imports.upkeep import sweep
 from models.repository.repository import Repository
+from models.weights import fit, skeleton
+from models.weights.loading import load_model
+from service.engine.runner.block_linear import coded_linear
 from service.errors import InvalidRequest
 from service.text.tokenizer import Tokenizer as Served
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
@@ -109,6 +112,39 @@ def test_precision(
             assert tensor.dtype == result
             assert torch.equal(tensor, before[name].to(result))
     assert json.loads((directory / "config.json").read_text())["dtype"] == str(result).removeprefix("torch.")
+
+
+def test_a_head_that_is_not_the_embedding_is_a_head_of_its_own(repository: Repository, tmp_path: Path) -> None:
+    """The head alone was trained, and `config.json` still ties it: 8 bits and merged adapters took the embedding."""
+    source = save_llama(tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = embedding.clone()
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    same = import_source(repository, str(source), "same", precision="bf16")
+    assert json.loads((repository.path(same) / "config.json").read_text())["tie_word_embeddings"] is True
+    torch.manual_seed(1)
+    tensors["lm_head.weight"] = (torch.randn(embedding.shape) * 0.05).to(embedding.dtype)
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    eight = import_source(repository, str(source), "own", precision="int8")
+    parent = repository.get("own", "1")
+    assert "lm_head.weight of its own" in parent.lineage.recipe
+    assert json.loads((repository.path(eight) / "config.json").read_text())["tie_word_embeddings"] is False
+    assert parent.parameters == same.parameters + embedding.numel()
+    ids = torch.tensor([[1, 5, 9, 33, 77]])
+    logits = []
+    for version in (parent, eight):
+        model = load_model(
+            repository.path(version), version.precision, torch.float32, torch.device("cpu"), coded_linear
+        )
+        with torch.inference_mode():
+            logits.append(model(ids).logits.flatten())
+    assert torch.corrcoef(torch.stack(logits))[0, 1] > 0.95
+    config = source / "config.json"
+    with pytest.raises(InvalidSource, match=r"lm_head\.weight differs from the embedding"):
+        fit.require_tied(source, skeleton.build(source))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": False}))
+    fit.require_tied(source, skeleton.build(source))
 
 
 def test_int8_publishes_both(repository: Repository, llama: Path) -> None:

@@ -75,6 +75,25 @@ async def test_a_difference_would_be_seen(store: SessionStore, database_url: str
         await check(database_url)
 
 
+async def test_a_migration_may_take_longer_than_any_other_statement(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index over a large table. PostgreSQL ended it after 20 s, and each try held the table's lock meanwhile."""
+    database, really = Database(database_url, 0.25), migrating._upgrade
+
+    def slow(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(1.5)"))
+        really(connection)
+
+    monkeypatch.setattr(migrating, "_upgrade", slow)
+    try:
+        await upgrade(database)
+        await migrating.require_head(database)
+    finally:
+        await database.close()
+
+
 def test_head_is_the_newest_script() -> None:
     assert ScriptDirectory(str(SCRIPTS)).get_heads() == [HEAD]
 

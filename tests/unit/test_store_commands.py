@@ -110,10 +110,7 @@ def test_an_absent_store_is_503() -> None:
     assert "store does not take" in error.message
 
 
-async def test_the_follower_shows_what_others_publish(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.deployments.store_follower.REFRESH_SECONDS", 0)
+async def test_the_follower_shows_what_others_publish(url: str, tmp_path: Path) -> None:
     run("init")
     first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
     published = publish(first, "one")

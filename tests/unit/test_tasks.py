@@ -57,6 +57,27 @@ async def test_a_kept_task_goes_on_after_every_failure_and_says_so(tasks: Backgr
     assert "what a client wrote" not in str([{**line, "exc_info": ""} for line in lines])
 
 
+async def test_a_pass_that_failed_is_not_put_off_by_the_interval(
+    tasks: BackgroundTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was away for a moment at the hourly pass left the alert on for the next hour."""
+    slept, passes, really = list[float](), list[int](), asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await really(0)
+
+    async def work() -> None:
+        passes.append(slept.count(3600))
+        if len(passes) == 1:
+            raise RuntimeError("away")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    tasks.keep("prune", work, every=3600)
+    await until(lambda: len(passes) >= 3)
+    assert passes[:3] == [1, 1, 2], "hours before each pass"
+
+
 async def test_a_task_that_goes_on_failing_is_failing_until_it_succeeds(tasks: BackgroundTasks) -> None:
     is_broken = True
 

@@ -140,8 +140,7 @@ def kernels(flags: frozenset[str], vendor: str) -> tuple[Kernel, ...]:
 
 
 def memory() -> Memory:
-    limit = host.read(host.CGROUP / "memory.max").strip()
-    return Memory(host.total_memory(), host.available_memory(), int(limit) if limit.isdigit() else None)
+    return Memory(host.total_memory(), host.available_memory(), host.memory_limit())
 
 
 def disk(directory: Path) -> Disk:

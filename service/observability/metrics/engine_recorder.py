@@ -74,8 +74,9 @@ class EngineRecorder:
             self._peak_gauges.rest()
 
     def on_ready(self, info: EngineInfo, replica: int = 0) -> None:
-        """Records what a process knows of its host and of its forward. Without peaks there are no ratios of work. A
-        slow path whose cost is not known counts as 2."""
+        """Records what a process knows of its host and of its forward, and that it is there: it may die in its first
+        step. Without peaks there are no ratios of work. A slow path whose cost is not known counts as 2."""
+        self._last[replica] = EngineStats(blocks_total=info.blocks_total, blocks_free=info.blocks_total)
         slow = info.slow_path
         self._slowdown.set(max(1.0, slow.slowdown or 2.0) if slow else 1.0)
         self._shared.set(info.shared_bytes)

@@ -43,24 +43,48 @@ class Database:
     in seconds."""
 
     def __init__(
-        self, url: str, patience: float, observe: Observe | None = None, outages: Outages | None = None
+        self,
+        url: str,
+        patience: float,
+        observe: Observe | None = None,
+        outages: Outages | None = None,
+        is_hurried: bool = True,
     ) -> None:
-        """Opens nothing yet. `observe` gets the kind and the seconds of every call, `outages` what fails. Raises
-        ValueError for a URL of another kind of database."""
+        """Opens nothing yet. `observe` gets the kind and the seconds of every call, `outages` what fails. PostgreSQL
+        ends a statement that takes longer than four times `patience`, where `is_hurried`. Raises ValueError for a URL
+        of another kind of database."""
         parsed = _parsed(url)
+        self._url = url
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
         self._writer = asyncio.Lock()
         self._calls = Unbroken()
         self._observe = observe
         self.outages = outages or Outages(SESSIONS)
-        self.engine = sqlite_engine(parsed, patience, _POOL) if self.is_sqlite else _postgresql(parsed, patience)
+        self.engine = (
+            sqlite_engine(parsed, patience, _POOL)
+            if self.is_sqlite
+            else _postgresql(parsed, patience, 4 * patience if is_hurried else None)
+        )
         event.listen(self.engine.sync_engine, "handle_error", _renew)
 
     async def close(self) -> None:
         """Closes the database after the calls that still run have ended."""
         await self._calls.ended()
         await self.engine.dispose()
+
+    @asynccontextmanager
+    async def unhurried(self) -> AsyncIterator[Database]:
+        """Yields the same database, whose statements may take as long as they need: those of a migration grow with the
+        tables."""
+        if self.is_sqlite:
+            yield self
+            return
+        database = Database(self._url, self._patience, outages=self.outages, is_hurried=False)
+        try:
+            yield database
+        finally:
+            await database.close()
 
     async def finish(self, call: Coroutine[Any, Any, Result], operation: Operation | None = None) -> Result:
         """Runs `call` to its end even when the caller is cancelled: a transaction left in the middle would keep its
@@ -237,7 +261,7 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
-def _postgresql(url: URL, patience: float) -> AsyncEngine:
+def _postgresql(url: URL, patience: float, statement_seconds: float | None) -> AsyncEngine:
     waits = str(int(patience * 1000))
     settings = {"synchronous_commit": "on", "lock_timeout": waits, "idle_in_transaction_session_timeout": "60000"}
     settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
@@ -247,5 +271,5 @@ def _postgresql(url: URL, patience: float) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=patience,
         pool_pre_ping=True,
-        connect_args={"timeout": patience, "command_timeout": 4 * patience, "server_settings": settings},
+        connect_args={"timeout": patience, "command_timeout": statement_seconds, "server_settings": settings},
     )

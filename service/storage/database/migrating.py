@@ -33,8 +33,8 @@ async def upgrade(database: Database) -> None:
     async with database.reading() as connection:
         if await connection.run_sync(_version) == HEAD:
             return
-    async with database.writing() as connection:
-        await database.lock(connection, "migration")
+    async with database.unhurried() as patient, patient.writing() as connection:
+        await patient.lock(connection, "migration")
         await connection.run_sync(_upgrade)
 
 

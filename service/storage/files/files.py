@@ -197,8 +197,7 @@ class Files:
             raise Unavailable(f"The content of this file cannot be had: {error}; upload it again") from None
 
     async def expire(self) -> None:
-        """Waits, then makes one sweep: the work of a background task."""
-        await asyncio.sleep(SWEEP_SECONDS)
+        """Makes one sweep: the work of a background task."""
         if self._is_fit():
             await self.sweep()
 
