@@ -43,7 +43,11 @@ class Following:
         self._begin_loading = begin_loading
         self._answering: dict[ModelReference, Deployment] = {}
         """By reference without a version: the deployment that answers until the reference's new version is ready."""
+        self._refused: dict[ModelReference, str] = {}
+        """Why the load of what a reference means now cannot begin; it is logged once."""
         self._trials: set[str] = set()
+        self._tried: set[tuple[str, str, str]] = set()
+        """The rollouts whose candidates were begun to load: another rollout of a candidate that failed tries again."""
         self._unasked: dict[Deployment, ModelReference] = {}
         """The loads that no request began, until they have settled: for a reference that moved, or for a candidate
         under one."""
@@ -75,14 +79,26 @@ class Following:
         if present is None:
             return self._begin_loading(target)
         if new is None or new.failed_for(RETRY_SECONDS):
-            self._unasked[self._begin_loading(target)] = reference
+            self._begin_swap(reference, target)
         return present
+
+    def _begin_swap(self, reference: ModelReference, target: Manifest) -> None:
+        """Begins to load what a reference means now, while another version answers for it: where this cannot begin, as
+        where the engine serves no such version, that one goes on."""
+        try:
+            self._unasked[self._begin_loading(target)] = reference
+            self._refused.pop(reference, None)
+        except DosirakError as error:
+            if self._refused.get(reference) != (refused := f"{target.reference}: {error.message}"):
+                self._refused[reference] = refused
+                log.warning("version_not_served", model=target.reference, reference=str(reference), error=error.message)
 
     def candidate(self, rollout: Rollout) -> Deployment | None:
         """Returns the candidate if it can answer now. Begins to load it, and rolls it back where it cannot be
         loaded."""
         candidate = self._loaded.get(rollout.reference)
-        if candidate is None:
+        is_tried = (rollout.name, rollout.alias, rollout.started_at) in self._tried
+        if candidate is None or (candidate.state is DeploymentState.FAILED and not is_tried):
             self._begin_trial(rollout)
             return None
         if candidate.state is DeploymentState.FAILED:
@@ -96,6 +112,7 @@ class Following:
             if not self._rollouts.may_arrive(rollout):
                 self._rollouts.withdraw(rollout, error.message)
             return
+        self._tried.add((rollout.name, rollout.alias, rollout.started_at))
         try:
             self._unasked[self._begin_loading(target)] = ModelReference(rollout.name, alias=rollout.alias)
         except DosirakError as error:

@@ -41,11 +41,18 @@ class WantedDeployments:
         running = self._loaded.options_of(manifest)
         if running is not None:
             refuse_other(manifest, running, named)
-        if self._repository.records.shared:
-            shared = spec if named.draft is None else replace(spec, draft=named.draft.reference)
-            await asyncio.to_thread(self._put, manifest, shared)
-            self._followed[manifest.reference] = shared
-        return self._begin_loading(manifest, named)
+        if not self._repository.records.shared:
+            return self._begin_loading(manifest, named)
+        present = self._loaded.get(manifest.reference)  # what is refused here is told to no other instance
+        if present is None or present.state is DeploymentState.FAILED:
+            self._choice.options(manifest, named)
+        elif present.state is DeploymentState.DRAINING:
+            return self._begin_loading(manifest, named)
+        shared = spec if named.draft is None else replace(spec, draft=named.draft.reference)
+        await asyncio.to_thread(self._put, manifest, shared)
+        deployment = self._begin_loading(manifest, named)
+        self._followed[manifest.reference] = shared
+        return deployment
 
     async def unload(self, deployment: Deployment) -> None:
         """Begins to drain a deployment, on all instances."""

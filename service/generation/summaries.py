@@ -159,7 +159,7 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
     before = [*messages[:systems], *(line.message for line in summary_messages(answer.tokenizer, text) if text)]
     first = leading_systems(messages)
     starts = turn_starts([message.role for message in messages[first:]])
-    turns = [first + at for at in starts if done < first + at <= place]
+    turns = [first + at for at in starts if max(done, first) < first + at <= place]
     while turns:
         said = messages[max(done, systems) : turns[-1]]
         request = _summary_request(answer, (*before, *said, Message("user", SUMMARY_REQUEST)))

@@ -247,6 +247,27 @@ async def test_instructions_of_some_turns_leave_the_numbers_before_a_cut_true(wo
     assert cut > 4
 
 
+async def test_a_system_message_behind_the_first_message_moves_no_cut(world: World) -> None:
+    """Only a part of a long chat is read: the system message at its end belongs to a turn that is not."""
+    post = world.client.post
+    greeting = {"items": [{"type": "message", "role": "assistant", "content": "Hello, I am Bob"}]}
+    conversation = (await post("/v1/conversations", json=greeting)).json()["id"]
+    dropped = [0]
+    for number in range(9):
+        asked = [
+            {"type": "message", "role": "system", "content": f"note {number}"},
+            {"type": "message", "role": "user", "content": f"q{number} {'x ' * 15}"},
+        ]
+        body = {"conversation": conversation, "instructions": "Be kind.", "input": asked, "max_output_tokens": 8}
+        more = {"context": {"policy": "window", "max_input_tokens": 300}}
+        receipt = (await post("/v1/responses", json={**body, **more})).json()["context"]
+        counts = receipt["counts"]
+        assert counts["kept"] + counts["dropped"] == 2 + 3 * number + 2, "of the chat, with the instructions"
+        dropped.append(counts["dropped"])
+    assert dropped == sorted(dropped) and dropped[-1] > 0, "a cut only moves on"
+    assert len(set(dropped[4:])) < 4, "and then stays for some turns"
+
+
 async def test_the_tokens_of_a_turn_are_counted(world: World, client: Any) -> None:
     conversation = (await client.conversations.create(items=[said("user", "old"), said("assistant", "older")])).id
     counted = await client.responses.input_tokens.count(model="demo", conversation=conversation, input="new")

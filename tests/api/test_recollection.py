@@ -14,8 +14,9 @@ from service.engine.protocol.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask
-from tests.fake_service import World, serving, spoken
+from tests.fake_service import World, says, serving, spoken
 from tests.tools import REASONING
+from tests.waiting import until
 
 WITHOUT_SWITCH = REASONING.replace("enable_thinking is defined and enable_thinking is false", "false")
 FACT = {"role": "user", "content": "제 알레르기는 땅콩이에요."}
@@ -245,3 +246,21 @@ async def test_a_servers_own_policy_is_for_chats_that_name_none(tmp_path: Path) 
         session = (await world.client.post("/v1/sessions", json={"policy": "middle"})).json()["id"]
         turn = await ask(world, session_id=session, messages=[FACT])
         assert turn["context"]["policy"] == "middle"
+
+
+async def test_nothing_is_summarised_as_nothing(world: World) -> None:
+    """Where two turns do not fit the request for a summary, and one does: with a system prompt, none was tried."""
+    says(world, "Nothing yet")
+    items = [
+        {"type": "message", "role": role, "content": f"{role[0]}{at} {'x ' * size}"}
+        for at in range(3)
+        for role, size in (("user", 70), ("assistant", 30))
+    ]
+    conversation = (await world.client.post("/v1/conversations", json={"items": items})).json()["id"]
+    body = {"conversation": conversation, "instructions": "Be kind.", "input": "hi", "max_output_tokens": 8}
+    response = await world.client.post("/v1/responses", json={**body, "context": {"policy": "summarise"}})
+    assert response.status_code == 200, response.text
+    await until(lambda: len(world.engine.requests) > 1)
+    decode = world.tokenizer.decode
+    first = decode(list(world.engine.requests[1].token_ids), skip_special_tokens=False)
+    assert "Summarise our conversation" in first and "u0 x" in first

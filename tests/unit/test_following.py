@@ -7,7 +7,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from models.manifest import Manifest
 from models.repository import rollouts
 from models.repository.disk.journal import Entry
 from models.repository.disk.layout import Layout
@@ -15,8 +17,10 @@ from models.repository.disk.records import FileRecords
 from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.deployments import deployments, following, wanted
+from service.deployments.engine_options import EngineOptions
 from service.deployments.needs import loaded_bytes
 from service.engine.client.engine import EngineState
+from service.errors import UnsupportedField
 from tests.unit.test_deployments import World, answered, publish_with_tokenizer
 from tests.waiting import until
 
@@ -190,3 +194,60 @@ async def test_what_was_asked_for_by_name_and_failed_stays_when_a_request_loads_
     await until(lambda: states(world) == [("1", "ready"), ("2", "failed")])
     world.failure = ""
     assert (await world.deployments.ensure_loaded("demo:2")).pinned
+
+
+async def test_what_the_engine_does_not_serve_leaves_the_version_before_serving(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a version that vLLM has no form for: each request was refused with it, though the one before was ready."""
+    require = world.deployments._choice.kinds.require
+
+    def refuse(options: EngineOptions, manifest: Manifest, repository: Repository) -> None:
+        if manifest.version == "2":
+            raise UnsupportedField("vLLM does not serve it")
+        require(options, manifest, repository)
+
+    await world.deployments.ensure_loaded("demo")
+    monkeypatch.setattr(world.deployments._choice.kinds, "require", refuse)
+    world.repository.promote("demo", "production", "2", "second")
+    with capture_logs() as lines:
+        for _ in range(3):
+            world.deployments.follow_all()
+            choice = await world.deployments.choose_loaded("demo", None)
+            assert choice.deployment.manifest.version == "1"
+    assert [line["error"] for line in lines if line["event"] == "version_not_served"] == ["vLLM does not serve it"]
+    with pytest.raises(UnsupportedField):
+        await world.deployments.ensure_loaded("demo:2")
+
+
+async def test_another_rollout_of_a_candidate_that_failed_tries_again(world: World) -> None:
+    def roll() -> None:
+        rollouts.put(world.repository, on_trial("2"))
+        world.deployments.follow_all()
+
+    def ended() -> bool:
+        world.deployments.follow_all()
+        return rollouts.history(world.repository, "demo", "production")[-1].state == "rolled_back"
+
+    await world.deployments.ensure_loaded("demo")
+    world.failure = "needs 9 GB and 2 GB are free"
+    roll()
+    await until(ended)
+    world.failure = ""
+    roll()
+    await until(lambda: sorted(states(world)) == [("1", "ready"), ("2", "ready")])
+    assert rollouts.history(world.repository, "demo", "production")[-1].state == "running"
+
+
+async def test_what_is_refused_here_is_asked_of_no_other_instance(
+    pair: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+
+    def refuse(*_: object) -> None:
+        raise UnsupportedField("vLLM does not serve it")
+
+    monkeypatch.setattr(one.deployments._choice.kinds, "require", refuse)
+    with pytest.raises(UnsupportedField):
+        await one.deployments.begin_loading("demo:2")
+    assert one.repository.records.documents("deployments") == []

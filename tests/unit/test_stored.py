@@ -19,6 +19,7 @@ from service.storage.files.contents import Draft
 from service.storage.files.files import Files
 from service.storage.sessions import BatchFacts, Limits, NewReply, Passage, SessionStore, StoredBatch
 from service.storage.sessions.batches import _LOOKED_AT, LEASE_SECONDS
+from service.storage.sessions.knowledge import MOST_FOUND
 from service.text.passages import LONGEST, passages_of
 from tests.sessions import KINDS, Clock, new_database, say
 
@@ -242,6 +243,16 @@ async def test_documents_are_the_owners_and_those_of_a_session_are_its_alone(sto
             await call("ann", "k_\x00")
     with pytest.raises(NotFound):
         await store.knowledge.add("bob", "mine?", session_id=here.id)
+
+
+async def test_a_sessions_document_is_found_beside_many_of_other_sessions(store: SessionStore) -> None:
+    """The fifty most alike of all sessions of an owner left none of this one's."""
+    sessions = [await store.create("ann") for _ in range(MOST_FOUND + 10)]
+    for number, session in enumerate(sessions):
+        await store.knowledge.add("ann", f"The delivery address is street number {number}.", session_id=session.id)
+    for session in (sessions[0], sessions[-1]):
+        found = await store.knowledge.find("ann", "What is the delivery address?", session.id)
+        assert found is not None and len(found) == 1
 
 
 async def test_documents_are_listed_newest_first(store: SessionStore, clock: Clock) -> None:

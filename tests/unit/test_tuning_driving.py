@@ -15,6 +15,7 @@ from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.evaluation.scenarios.figures import NotMeasured
 from service.evaluation.scenarios.reading import parse
 from service.evaluation.scenarios.scenario import Scenario
+from service.evaluation.tuning import objective
 from service.evaluation.tuning.driving import Broken, drive
 from service.evaluation.tuning.workload import Workload, _require_engine_only
 from service.text.tokenizer import Tokenizer
@@ -108,6 +109,17 @@ async def test_requests_that_still_wait_count_with_their_wait(tokenizer: Tokeniz
     found = await drive(engine, workload(tokenizer, load(OPEN, rate=30.0, arrivals="constant")), 1, 0.6)
     assert max(found.ttft_ms) > 300 and found.ended <= 3 < found.arrived
     await engine.stop()
+
+
+async def test_requests_that_find_no_user_free_have_arrived_and_wait(tokenizer: Tokenizer) -> None:
+    """A candidate that is far too slow for the schedule seemed to keep up, where the users were few."""
+    engine = await started(step_seconds=0.02)
+    scenario = load(OPEN, rate=100.0, arrivals="constant", seconds=20.0, users=8)
+    found = await drive(engine, workload(tokenizer, scenario), 1, 2.0)
+    await engine.stop()
+    assert found.arrived > 1.5 * found.ended, "they were due, sent or not"
+    assert max(found.ttft_ms) > 300
+    assert "the schedule's rate" in objective.broken(scenario, {1: found})
 
 
 async def test_the_probe_ends_with_enough_answers(tokenizer: Tokenizer) -> None:

@@ -130,7 +130,9 @@ class _Drive:
         dialogue = self._workload.dialogue(draw, user)
         await asyncio.sleep(draw.random() * min(load.think_seconds[1], self._seconds * WARMUP))
         while True:
-            whole, said = await self._answer(dialogue.next_request(), time.monotonic())
+            now = time.monotonic()
+            self.measured.arrived += now >= self._counted
+            whole, said = await self._answer(dialogue.next_request(), now)
             dialogue.hear(said, whole)
             await asyncio.sleep(draw.uniform(*load.think_seconds))
 
@@ -140,14 +142,15 @@ class _Drive:
         for due in due_times(load.model_copy(update=changed)):
             drawn = one_request(self._workload.scenario.requests, Random(f"{load.seed} {self._number} {due!r}"))
             await asyncio.sleep(self._began + due - time.monotonic())
-            await places.acquire()
             self._spawn(self._scheduled(drawn, self._began + due, places))
 
     async def _scheduled(self, drawn: Drawn, due: float, places: asyncio.Semaphore) -> None:
-        try:
+        """Sends a request once one of the users is free. It has arrived before: who waits for a user waits too."""
+        self.measured.arrived += due >= self._counted
+        self._waiting[f"due {due!r}"] = due
+        async with places:
+            self._waiting.pop(f"due {due!r}")
             await self._answer(drawn, due)
-        finally:
-            places.release()
 
     async def _answer(self, drawn: Drawn, due: float) -> tuple[bool, str]:
         """Sends one request, observes it, and returns whether its answer is whole, and the text of the first
@@ -156,7 +159,6 @@ class _Drive:
         requests = self._workload.requests(drawn, f"p{self._number}-{self._sent}", self._sent, due)
         if not requests:
             return False, ""
-        self.measured.arrived += due >= self._counted
         self.measured.longest_prompt = max(self.measured.longest_prompt, *(len(each.token_ids) for each in requests))
         timed = self._workload.is_timed(drawn)
         answers = await asyncio.gather(*(self._sequence(each, due, timed) for each in requests))

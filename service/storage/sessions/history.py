@@ -56,7 +56,10 @@ class Reading:
         before = self._its.position < part.since
         by_position = {said.position: said for said in newest}
         # one message more, so that a system message between turns does not become one of the first
-        by_position |= {said.position: said for said in await self._said(before, most=part.systems + 1)}
+        first = list(await self._said(before, most=part.systems + 1))
+        while first and first[-1].role in SYSTEM_ROLES and any(said.role not in SYSTEM_ROLES for said in first):
+            first.pop()  # it begins the next turn, and would be taken for the beginning of the one at `since`
+        by_position |= {said.position: said for said in first}
         for ranges in _batches(await self._turns(part)):
             inside = or_(*(and_(self._its.position >= first, self._its.position < stop) for first, stop in ranges))
             by_position |= {said.position: said for said in await self._said(before, inside)}

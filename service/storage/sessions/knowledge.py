@@ -97,7 +97,7 @@ class KnowledgeBase(StoredKind):
             some = mine.select("passages", "number").where(visible).limit(1)
             if (await connection.execute(some)).first() is None:
                 return None
-            proposed = await search.alike(connection, "passage_grams", owner, question, MOST_FOUND)
+            proposed = await search.alike_passages(connection, owner, question, session_id, MOST_FOUND)
             if not proposed:
                 return ()
             joined = (

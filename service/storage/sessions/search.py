@@ -15,7 +15,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -23,6 +23,7 @@ from sqlalchemy import (
     Integer,
     Row,
     Select,
+    Text,
     bindparam,
     column,
     delete,
@@ -138,21 +139,38 @@ async def search(
     return matching[:limit]
 
 
-async def alike(connection: AsyncConnection, name: Indexed, owner: str, question: str, most: int) -> list[int]:
-    """Returns the numbers of the owner's texts that share pairs with `question`, the most alike first: by BM25 in
-    SQLite, by the number of shared pairs in PostgreSQL."""
+_VISIBLE: Final = (
+    "EXISTS (SELECT 1 FROM passages AS its WHERE its.number = passage_grams.{number} "
+    "AND (its.session_id IS NULL OR its.session_id = :session))"
+)
+
+
+async def alike_passages(
+    connection: AsyncConnection, owner: str, question: str, session_id: str | None, most: int
+) -> list[int]:
+    """Returns the numbers of passages that share pairs with `question`, the most alike first: by BM25 in SQLite, by the
+    number of shared pairs in PostgreSQL. They are of the owner's shared documents and of those of the session."""
     grams = sorted(grams_of(owner, question) - grams_of(owner, ""))
     if not grams:
         return []
     if connection.dialect.name == "sqlite":
         match = f"{_words(grams_of(owner, ''))} AND ({_words(grams).replace(' ', ' OR ')})"
-        ordered = text(f"SELECT rowid FROM {name} WHERE {name} MATCH :match ORDER BY rank LIMIT :most")
-        return list((await connection.execute(ordered, {"match": match, "most": most})).scalars())
+        ordered = text(
+            f"SELECT rowid FROM passage_grams WHERE passage_grams MATCH :match AND {_VISIBLE.format(number='rowid')} "
+            "ORDER BY rank LIMIT :most"
+        )
+        values: dict[str, object] = {"match": match, "session": session_id, "most": most}
+        return list((await connection.execute(ordered, values)).scalars())
     ordered = text(
-        f"SELECT number FROM {name} WHERE grams @> :owner AND grams && :grams ORDER BY "
+        "SELECT number FROM passage_grams WHERE grams @> :owner AND grams && :grams "
+        f"AND {_VISIBLE.format(number='number')} ORDER BY "
         "(SELECT count(*) FROM unnest(grams) AS gram WHERE gram = ANY(:grams)) DESC, number DESC LIMIT :most"
-    ).bindparams(bindparam("owner", type_=ARRAY(Integer)), bindparam("grams", type_=ARRAY(Integer)))
-    values = {"owner": sorted(grams_of(owner, "")), "grams": grams, "most": most}
+    ).bindparams(
+        bindparam("owner", type_=ARRAY(Integer)),
+        bindparam("grams", type_=ARRAY(Integer)),
+        bindparam("session", type_=Text),
+    )
+    values = {"owner": sorted(grams_of(owner, "")), "grams": grams, "session": session_id, "most": most}
     return list((await connection.execute(ordered, values)).scalars())
 
 
