@@ -195,3 +195,8 @@ async def test_openais_client(serve: Serve) -> None:
         assert packed.usage.prompt_tokens == sum(len(world.tokenizer.encode(text)) for text in TEXTS)
         with pytest.raises(openai.BadRequestError, match="the window has 512"):
             await client.embeddings.create(model="demo", input="a" * 900)
+
+
+async def test_an_empty_text_is_named_by_its_place(shared: World) -> None:
+    response = await shared.client.post("/v1/embeddings", json={"model": "demo", "input": ["a", "b", ""]})
+    assert openai_error(response, 400, "invalid_request")["message"] == "`input[2]` is an empty string: leave it out"

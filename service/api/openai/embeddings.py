@@ -48,8 +48,9 @@ PoolingName = Annotated[
 
 
 def _not_empty(sources: list[Any]) -> list[Any]:
-    if any(isinstance(each, Text) and not each.text for each in sources):
-        raise PydanticCustomError("wrong_field", "{text}", {"text": "must not hold an empty string"})
+    empty = next((at for at, each in enumerate(sources) if isinstance(each, Text) and not each.text), None)
+    if empty is not None:
+        raise PydanticCustomError("wrong_field", "{text}", {"at": (empty,), "text": "is an empty string: leave it out"})
     return sources
 
 
