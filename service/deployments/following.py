@@ -7,6 +7,7 @@ cannot be loaded; else it finishes its requests and frees its memory. A rollout'
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -43,8 +44,8 @@ class Following:
         self._begin_loading = begin_loading
         self._answering: dict[ModelReference, Deployment] = {}
         """By reference without a version: the deployment that answers until the reference's new version is ready."""
-        self._refused: dict[ModelReference, str] = {}
-        """Why the load of what a reference means now cannot begin; it is logged once."""
+        self._refused: dict[ModelReference, tuple[str, str, float]] = {}
+        """The version that a reference means now and whose load cannot begin; why, which is logged once; and when."""
         self._trials: set[str] = set()
         self._tried: set[tuple[str, str, str]] = set()
         """The rollouts whose candidates were begun to load: another rollout of a candidate that failed tries again."""
@@ -85,13 +86,16 @@ class Following:
     def _begin_swap(self, reference: ModelReference, target: Manifest) -> None:
         """Begins to load what a reference means now, while another version answers for it: where this cannot begin, as
         where the engine serves no such version, that one goes on."""
+        refused, why, since = self._refused.get(reference, ("", "", 0.0))
+        if refused == target.reference and time.monotonic() - since < RETRY_SECONDS:
+            return
         try:
             self._unasked[self._begin_loading(target)] = reference
             self._refused.pop(reference, None)
         except DosirakError as error:
-            if self._refused.get(reference) != (refused := f"{target.reference}: {error.message}"):
-                self._refused[reference] = refused
+            if (refused, why) != (target.reference, error.message):
                 log.warning("version_not_served", model=target.reference, reference=str(reference), error=error.message)
+            self._refused[reference] = target.reference, error.message, time.monotonic()
 
     def candidate(self, rollout: Rollout) -> Deployment | None:
         """Returns the candidate if it can answer now. Begins to load it, and rolls it back where it cannot be

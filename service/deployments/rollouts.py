@@ -124,10 +124,14 @@ class Rollouts:
 
     async def _end_later(self, rollout: Rollout, reason: str) -> None:
         """Ends a rollout in the records, which may be away, or locked, or on a full disk, for long."""
+        told = ""
         while _key(rollout) in self._withdrawn:
             try:
                 await asyncio.to_thread(self._end, rollout, reason)
-            except (RepositoryError, OSError):
+            except (RepositoryError, OSError) as error:
+                if told != str(error):
+                    told = str(error)
+                    log.warning("rollout_end_waits", model=rollout.reference, alias=rollout.alias, error=told)
                 await asyncio.sleep(1.0)
             else:
                 return
