@@ -114,10 +114,10 @@ class BatchingPolicy:
 
         Where no client reads along, or prompts are preferred, prompts come first. A target that the machine can keep
         gives way to the share of the step that belongs to requests without a first token (one decode does not hold up
-        seven prompts). Any target gives way to a crowd of them: beside it the decodes would go on at the pace of few,
-        and their step reads all weights. So from a prompt for four decodes on the prefill's share grows with the cube
-        of prompts by decodes (a prompt for two decodes: six times the decodes' own seconds), up to a pause of 0.4
-        seconds, or four times the decodes alone.
+        seven prompts). One that it cannot keep gives way to a crowd of them: beside it the decodes would go on at the
+        pace of few, and their step reads all weights. So from a prompt for four decodes on the prefill's share grows
+        with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own seconds), up to a
+        pause of 0.4 seconds, or four times the decodes alone.
 
         No step is planned for more than one second, or two if its constant is long, except for these 1.75 times.
         """
@@ -129,10 +129,11 @@ class BatchingPolicy:
         keeps = alone * _STRETCH <= self._planned_target
         if streams and self._prefers_streams:
             return self._planned_target if keeps else alone * _STRETCH
-        least = max(self._planned_target, min(alone * (1 + prefills / decodes), limit)) if keeps else alone * _STRETCH
+        if keeps:
+            return max(self._planned_target, min(alone * (1 + prefills / decodes), limit))
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
         pause = max(_PAUSE, alone * _LONGEST_PAUSE)
-        return max(least, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
+        return max(alone * _STRETCH, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
 
     @property
     def _planned_target(self) -> float:
