@@ -11,12 +11,14 @@ import torch
 from safetensors import safe_open
 from transformers.utils import logging
 
-from models.checkpoint.safetensors_file import FLOATS, read_header
+from models.checkpoint.safetensors_file import FLOATS, Tensor, read_header
 from models.errors import InvalidSource
 from models.progress import Progress, silent
 from models.weights.conversion import finite
 from models.weights.skeleton import Skeleton, config_of, family_of
 
+Stored = dict[str, tuple[Tensor, Path]]
+"""The tensors of a version that the model reads, by its own names, and their files."""
 _SHOWN = 3
 _ROWS = 4096
 """Rows of a matrix that are compared at once."""
@@ -67,11 +69,7 @@ def check_tensors(directory: Path, model: Skeleton) -> None:
 def own_heads(directory: Path, model: Skeleton) -> list[str]:
     """Returns the output heads that `config.json` ties to the embedding though the files hold other numbers for them,
     as after a training of the head alone. transformers ties no such head; nothing else may either."""
-    stored = {
-        model.canonical(tensor.name): (path, tensor.name)
-        for path in _weights_in(directory)
-        for tensor in read_header(path)
-    }
+    stored = stored_in(directory, model)
     both = ((head, embedding) for head, embedding in model.tied.items() if stored.keys() >= {head, embedding})
     return [head for head, embedding in both if not _are_equal(stored[head], stored[embedding])]
 
@@ -85,9 +83,19 @@ def require_tied(directory: Path, model: Skeleton) -> None:
         )
 
 
-def _are_equal(one: tuple[Path, str], other: tuple[Path, str]) -> bool:
-    with safe_open(one[0], framework="pt") as first, safe_open(other[0], framework="pt") as second:
-        mine, theirs = first.get_slice(one[1]), second.get_slice(other[1])
+def stored_in(source: Path, model: Skeleton) -> Stored:
+    """Reads the headers of a version's files."""
+    return {
+        model.canonical(tensor.name): (tensor, path)
+        for path in _weights_in(source)
+        for tensor in read_header(path)
+        if model.reads(tensor.name)
+    }
+
+
+def _are_equal(one: tuple[Tensor, Path], other: tuple[Tensor, Path]) -> bool:
+    with safe_open(one[1], framework="pt") as first, safe_open(other[1], framework="pt") as second:
+        mine, theirs = first.get_slice(one[0].name), second.get_slice(other[0].name)
         count = mine.get_shape()[0]
         return bool(mine.get_shape() == theirs.get_shape()) and all(
             torch.equal(mine[at : at + _ROWS].float(), theirs[at : at + _ROWS].float()) for at in range(0, count, _ROWS)

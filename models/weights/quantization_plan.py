@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from models.checkpoint.safetensors_file import FLOATS, Tensor, read_header
+from models.checkpoint.safetensors_file import FLOATS, Tensor
 from models.errors import Conflict, InvalidSource
 from models.manifest import HADAMARD
 from models.progress import Progress
 from models.weights import skeleton
 from models.weights.conversion import finite, read
 from models.weights.experts import Expert
+from models.weights.fit import Stored
 from models.weights.forms import WEIGHT, EightBits, Form, FourBits, Inputs
 from models.weights.gptq import loss_of
 from models.weights.hadamard import BLOCK, of_weights
@@ -33,10 +34,6 @@ _ON_STEPS = 1e-3
 gives 1e-4, and weights that nobody rounded lose 6e-3 in groups of 32."""
 _LAYERS, _OUTPUTS = 8, 64
 """What is looked at for that."""
-
-
-Stored = dict[str, tuple[Tensor, Path]]
-"""The tensors of a version that the model reads, by its own names, and their files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,16 +85,6 @@ def block_of(stored: Stored, model: Skeleton, precision: str, group: int) -> int
     if precision not in HADAMARD:
         return 1
     return 1 if precision == "int4" and _is_on_steps(stored, model, group) else BLOCK
-
-
-def stored_in(source: Path, model: Skeleton) -> Stored:
-    """Reads the headers of a version's files."""
-    return {
-        model.canonical(tensor.name): (tensor, path)
-        for path in sorted(source.glob("*.safetensors"))
-        for tensor in read_header(path)
-        if model.reads(tensor.name)
-    }
 
 
 def _is_on_steps(stored: Stored, model: Skeleton, group: int) -> bool:

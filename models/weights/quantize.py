@@ -65,7 +65,7 @@ from models.weights.forms import WEIGHT, FourBits, Inputs
 from models.weights.hadamard import BLOCK
 from models.weights.int4 import GROUPS
 from models.weights.names import COLUMNS_SUFFIX
-from models.weights.quantization_plan import Planned, block_of, part_of, plan_of, stored_in, weight_of
+from models.weights.quantization_plan import Planned, block_of, part_of, plan_of, weight_of
 from models.weights.skeleton import Skeleton
 from models.weights.targets import require_target
 
@@ -107,7 +107,7 @@ def quantize(
         fit.require_tied(source, model)
         has_use = target == "llm-int8" or not model.is_encoder_decoder
         calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
-        stored = stored_in(source, model)
+        stored = fit.stored_in(source, model)
         inputs = _measured(source, model, target, block_of(stored, model, target, group), calibration, progress)
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:

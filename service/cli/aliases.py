@@ -39,12 +39,7 @@ def promote(
     entry = store.promote(
         manifest.name, alias, manifest.version, reason, settings.who, limits=settings.gate(alias), override=override
     )
-    if entry not in before:
-        _print_change(manifest.name, asdict(entry), json)
-    elif json:
-        print_json({"model": manifest.name, **asdict(entry)})
-    else:
-        console.print(f"{manifest.name}@{alias} is {manifest.reference} already")
+    _print_change(manifest.name, asdict(entry), json, is_change=entry not in before)
 
 
 def rollback(
@@ -85,10 +80,14 @@ def history(
     answer(json, [asdict(entry) for entry in entries], table)
 
 
-def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
-    tell(f"aliases.{entry['action']}", f"{name}@{entry['alias']}", version=entry["version"])
+def _print_change(name: str, entry: dict[str, Any], json: bool, is_change: bool = True) -> None:
+    if is_change:
+        tell(f"aliases.{entry['action']}", f"{name}@{entry['alias']}", version=entry["version"])
     if json:
         print_json({"model": name, **entry})
+        return
+    if not is_change:
+        console.print(f"{name}@{entry['alias']} is {name}:{entry['version']} already")
         return
     console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
     for broken in entry["overridden"]:

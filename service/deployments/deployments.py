@@ -161,7 +161,7 @@ class Deployments:
         NotFound."""
         return self._router.resolve(reference)
 
-    def named(self, name: str) -> Manifest | None:
+    def meant_by(self, name: str) -> Manifest | None:
         """Returns the version that a model's bare name means now; None where its files are missing here or damaged, or
         it has gone meanwhile. A list shows the other models all the same."""
         try:

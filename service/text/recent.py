@@ -1,4 +1,4 @@
-"""What was asked for lately, and no more of it than a given number."""
+"""This module keeps what was asked for lately, and forgets the rest."""
 
 from __future__ import annotations
 

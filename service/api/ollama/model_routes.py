@@ -88,7 +88,7 @@ def _models(service: Service, models: frozenset[str] | None) -> Iterator[dict[st
 
 def _all(deployments: Deployments) -> Iterator[tuple[str, Manifest]]:
     for name in deployments.repository.models():
-        if (current := deployments.named(name)) is not None:
+        if (current := deployments.meant_by(name)) is not None:
             yield f"{name}{LATEST}", current
         yield from ((each.reference, each) for each in deployments.repository.newest_first(name))
 

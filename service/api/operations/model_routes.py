@@ -103,7 +103,7 @@ def _is_anthropics(http: Request) -> bool:
 
 def _all(deployments: Deployments) -> Iterator[Named]:
     for name in deployments.repository.models():
-        if (current := deployments.named(name)) is not None:
+        if (current := deployments.meant_by(name)) is not None:
             yield name, current
         yield from ((each.reference, each) for each in deployments.repository.versions(name))
 
