@@ -20,12 +20,15 @@ struct Int4 {
     static constexpr int64_t INPUTS = 8;  // of one vector of codes; a group is a multiple of 32, a depth one of a group
 };
 
-constexpr int64_t CODES_NEAR = 4096;  // bytes from what is decoded to what is prefetched
+constexpr int64_t CODES_NEAR = 9216;  // bytes from what is decoded to what is prefetched
+constexpr int64_t CODES_NEAR_IN_STREAMS = 4096;
 constexpr int64_t INT4_SLAB = 512;  // inputs that are decoded at a time for many rows, whole groups
 #if defined(__AMX_INT8__)
-constexpr int64_t MOST_DECODED_IN_REGISTERS = 4;  // rows
+constexpr int DECODED_ROWS = 4;  // of a register tile
+constexpr int64_t MOST_DECODED_IN_REGISTERS = DECODED_ROWS;  // rows, by one register tile or more
 #else
-constexpr int64_t MOST_DECODED_IN_REGISTERS = Int8::ROWS;
+constexpr int DECODED_ROWS = Int8::ROWS;
+constexpr int64_t MOST_DECODED_IN_REGISTERS = 3 * DECODED_ROWS;
 #endif
 
 // Whether this instruction set has kernels for 4-bit weights. Where it has none, they are decoded as a layer is made.
@@ -97,12 +100,13 @@ struct Decoded {
 // f(first input, weights) for a panel in the order of depth.
 template <class F>
 INLINE void for_codes(const char* w, int64_t depth, int64_t group, F&& f) {
+    const int64_t near = in_streams ? CODES_NEAR_IN_STREAMS : CODES_NEAR;
     for (int64_t k = 0; k < depth; k += group) {
         const Group left(w, 0), right(w, 1);
-        if (in_streams) prefetch<2 * PANEL>(w + CODES_NEAR);
+        prefetch<2 * PANEL>(w + near);
         w += 2 * PANEL;
         for (int64_t i = k; i < k + group; i += Int4::INPUTS, w += 2 * Int8::STEP) {
-            if (in_streams) prefetch<2 * Int8::STEP>(w + CODES_NEAR);
+            prefetch<2 * Int8::STEP>(w + near);
             const Vw a = load<Vw>(w), b = load<Vw>(w + Int8::STEP);
             f(i, Decoded{{left.even(a), right.even(b)}, {left.odd(a), right.odd(b)}});
         }
@@ -167,7 +171,9 @@ INLINE void multiply_task(const Finish<Int8>& finish, Int4, int64_t top, int64_t
     for (int64_t p = first; p < last; p++) {
         const char* w = (const char*)l.packed + p * size;
         if (rows <= MOST_DECODED_IN_REGISTERS)
-            with_rows<MOST_DECODED_IN_REGISTERS>(rows, [&](auto m) { int4_panel<decltype(m)::value>(finish, top, p, w); });
+            for_register_tiles<DECODED_ROWS>(rows, [&](int64_t from, auto count) {
+                int4_panel<decltype(count)::value>(finish, top + from, p, w);
+            });
         else
             decoded_panel(finish, top, rows, p, w);
     }

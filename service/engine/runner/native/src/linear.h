@@ -114,8 +114,8 @@ struct Ahead {
     int64_t tile = 0, tiles = 1;
 };
 
-// Whether tiles prefetch in several streams, which Intel's processors read faster than one. Elsewhere the first tile
-// prefetches the next panel for all. Sums are the same; tests compare both.
+// Whether tiles prefetch in several streams, which Intel's processors read faster than one. Sums are the same; tests
+// compare both.
 #if defined(__AVX2__)
 inline bool in_streams = __builtin_cpu_is("intel");
 #else
@@ -123,15 +123,25 @@ inline bool in_streams = false;
 #endif
 constexpr int64_t STREAMS = 4;
 constexpr int64_t NEAR = 1024;  // bytes from what a stream reads to what it prefetches
+constexpr int64_t FAR = 16384;  // the same where a panel's only tile goes without streams
+
+// Copies sums. All indices are constants, so GCC keeps a tile that is copied to and from in registers.
+template <int M, int V, class S>
+INLINE void copy(const S (&from)[M][V], S (&to)[M][V]) {
+#pragma GCC unroll 12
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) to[m][v] = from[m][v];
+}
 
 // `accumulate` (below) for a panel's only tile, which waits for memory most: it walks the panel in streams. Only for sums
-// that do not depend on their order. Not inlined, nor is the next: GCC would keep fewer sums in registers.
+// that do not depend on their order. Not inlined: GCC would keep fewer sums in registers.
 template <class T, int M>
 __attribute__((noinline)) void accumulate_in_streams(const typename T::Input* __restrict a, int64_t lda,
                                                      const char* __restrict w, int64_t packs,
                                                      typename T::Sum (&result)[M][2]) {
     typename T::Sum sums[M][2];
-    std::memcpy(sums, result, sizeof sums);
+    copy(result, sums);
     const auto add = [&](int64_t g) { accumulate_pack<T, M, 1>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, 0, sums); };
     const int64_t part = packs / STREAMS;
     for (int64_t g = 0; g < part; g++)
@@ -141,7 +151,7 @@ __attribute__((noinline)) void accumulate_in_streams(const typename T::Input* __
             add(stream * part + g);
         }
     for (int64_t g = STREAMS * part; g < packs; g++) add(g);
-    std::memcpy(result, sums, sizeof sums);
+    copy(sums, result);
 }
 
 // `accumulate` (below) for one of several tiles, each of which prefetches its share of the next panel, in streams.
@@ -150,7 +160,7 @@ __attribute__((noinline)) void accumulate_sharing(const typename T::Input* __res
                                                   const char* __restrict w, int64_t packs, const Ahead& ahead,
                                                   typename T::Sum (&result)[M][2]) {
     typename T::Sum sums[M][2];
-    std::memcpy(sums, result, sizeof sums);
+    copy(result, sums);
     const int64_t stream_bytes = packs / STREAMS * 2 * T::STEP;
     const char* to = ahead.next + ahead.tile * packs / (STREAMS * ahead.tiles) * 2 * T::STEP;
     int64_t stream = 0, wait = 1;  // one pack is prefetched as `tiles` packs are multiplied
@@ -162,28 +172,45 @@ __attribute__((noinline)) void accumulate_sharing(const typename T::Input* __res
         }
         accumulate_pack<T, M, 1>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, 0, sums);
     }
-    std::memcpy(result, sums, sizeof sums);
+    copy(sums, result);
 }
 
 // sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. It also prefetches what
-// follows, because the processor's own prefetching does not look past a panel's end.
+// follows, because the processor's own prefetching does not look past a panel's end: each tile its share, at one pace.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
-                       int64_t packs, typename T::Sum (&sums)[M][2 * P], const Ahead& ahead = {}) {
-    const char* next = ahead.tile == 0 ? ahead.next : nullptr;
+                       int64_t packs, typename T::Sum (&result)[M][2 * P], const Ahead& ahead = {}) {
+    constexpr int64_t PACK = 2 * T::STEP * P;
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-    if constexpr (std::is_same_v<T, Int8> && M > 1) return accumulate_pairs<M, P>(a, lda, w, panel, packs, sums, next);
+    if constexpr (std::is_same_v<T, Int8> && M > 1)
+        return accumulate_pairs<M, P>(a, lda, w, panel, packs, result, ahead.tile == 0 ? ahead.next : nullptr);
 #endif
     if constexpr (P == 1 && M > 1)
         if (in_streams && ahead.next) {
             if constexpr (std::is_same_v<T, Int8>)
-                if (ahead.tiles == 1) return accumulate_in_streams<T, M>(a, lda, w, packs, sums);
-            return accumulate_sharing<T, M>(a, lda, w, packs, ahead, sums);
+                if (ahead.tiles == 1) return accumulate_in_streams<T, M>(a, lda, w, packs, result);
+            return accumulate_sharing<T, M>(a, lda, w, packs, ahead, result);
         }
-    for (int64_t g = 0; g < packs; g++) {
-        if (next) prefetch<2 * T::STEP * P>(next + g * 2 * T::STEP * P);
-        accumulate_pack<T, M, P>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, panel, sums);
+    typename T::Sum sums[M][2 * P];
+    copy(result, sums);
+    const auto walk = [&](auto&& prefetching) {
+        for (int64_t g = 0; g < packs; g++) {
+            prefetching();
+            accumulate_pack<T, M, P>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, panel, sums);
+        }
+    };
+    const char* to = ahead.next;
+    if (!to) {
+        walk([] {});
+    } else if (ahead.tiles == 1) {
+        if (P == 1 && M > 1) to = w + FAR;
+        walk([&] { prefetch<PACK>(to), to += PACK; });
+    } else {  // a line is prefetched again where a step is shorter
+        const int64_t step = (PACK + ahead.tiles - 1) / ahead.tiles;
+        to += ahead.tile * packs * PACK / ahead.tiles;
+        walk([&] { prefetch<PACK / 2>(to), to += step; });
     }
+    copy(sums, result);
 }
 
 // Stores the sums of M rows and one panel; rows of `to` lie `stride` apart.
@@ -254,7 +281,8 @@ template <class T>
 class Outputs {
 public:
     INLINE Outputs(const Finish<T>& finish, int64_t n)
-        : finish_(finish), n_(n), count_(std::clamp<int64_t>(finish.l.outputs - n, 0, LANES)) {
+        : l_(finish.l), codes_(finish.codes), out_(finish.out), n_(n),
+          count_(std::clamp<int64_t>(finish.l.outputs - n, 0, LANES)) {
         const Linear& l = finish.l;
         if constexpr (std::is_same_v<T, Int8>)
             if constexpr (T::ZERO != 0) zeros_ = T::ZERO * read<Vi>(l.sums);
@@ -264,17 +292,16 @@ public:
 
     // Writes row m's sums.
     INLINE void operator()(int64_t m, typename T::Sum sums) const {
-        const Output& out = finish_.out;
-        float* to = out.data + m * out.stride + n_;
+        float* to = out_.data + m * out_.stride + n_;
         Vf value = scaled(m, sums);
         if (count_ == LANES) {
-            if (out.add) value = load<Vf>(to) + value;
+            if (out_.add) value = load<Vf>(to) + value;
             store(to, value);
             return;
         }
         alignas(64) float y[LANES];
         store(y, value);
-        for (int64_t i = 0; i < count_; i++) to[i] = out.add ? to[i] + y[i] : y[i];
+        for (int64_t i = 0; i < count_; i++) to[i] = out_.add ? to[i] + y[i] : y[i];
     }
 
 private:
@@ -287,25 +314,25 @@ private:
     }
 
     INLINE Vf scaled(int64_t m, typename T::Sum sums) const {
-        const Linear& l = finish_.l;
-        const Codes& codes = finish_.codes;
         Vf value;
         if constexpr (std::is_same_v<T, Int8>) {
             if constexpr (T::ZERO != 0) sums -= zeros_;
-            value = __builtin_convertvector(sums, Vf) * scale_ * codes.scale[m];
-            for (int64_t j = 0; count_ && j < l.outliers; j++) {
-                const Vf weight = widen(load<Vh>(l.kept + j * kept_stride(l.outputs) + n_));
-                value = fma(splat(codes.outliers[m * codes.outliers_stride + j]), weight, value);
+            value = __builtin_convertvector(sums, Vf) * scale_ * codes_.scale[m];
+            for (int64_t j = 0; count_ && j < l_.outliers; j++) {
+                const Vf weight = widen(load<Vh>(l_.kept + j * kept_stride(l_.outputs) + n_));
+                value = fma(splat(codes_.outliers[m * codes_.outliers_stride + j]), weight, value);
             }
         } else if constexpr (std::is_same_v<T, Int8Weight>) {
             value = sums * scale_;
         } else {
             value = sums;
         }
-        return l.bias ? value + bias_ : value;
+        return l_.bias ? value + bias_ : value;
     }
 
-    const Finish<T>& finish_;
+    const Linear l_;  // copies: no store of an output can change them, so they stay in registers
+    const Codes codes_;
+    const Output out_;
     const int64_t n_, count_;
     Vi zeros_{};
     Vf scale_{}, bias_{};
@@ -333,17 +360,23 @@ constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time
 
 namespace dosirak {
 
-// P panels at w, of outputs from panel `first` on, times M rows.
+// P panels at w, of outputs from panel `first` on, times M rows. Not inlined: GCC would keep fewer sums in registers.
 template <class T, int M, int P>
-INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, const char* w, bool more, int64_t tile = 0,
-                   int64_t tiles = 1) {
+__attribute__((noinline)) void panels(const Finish<T>& finish, int64_t row, int64_t first, const char* w, bool more,
+                                      int64_t tile = 0, int64_t tiles = 1) {
     const int64_t depth = finish.l.depth, size = panel_bytes<T>(depth);
-    typename T::Sum sums[M][2 * P] = {};
+    typename T::Sum sums[M][2 * P];
+#pragma GCC unroll 12
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < 2 * P; v++) sums[m][v] = typename T::Sum{};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
     const Ahead ahead{more ? w + P * size : nullptr, tile, tiles};
     accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, ahead);
-    for (int m = 0; m < M; m++)
-        for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
+    for (int v = 0; v < 2 * P; v++) {
+        const Outputs<T> outputs(finish, first * PANEL + v * LANES);
+        for (int m = 0; m < M; m++) outputs(row + m, sums[m][v]);
+    }
 }
 
 // One panel times up to TALL rows, by slabs of its depth. fill(k, deep, slab) writes the weights of `deep` inputs from k on
@@ -360,10 +393,8 @@ INLINE void multiply_by_slabs(const Finish<S>& finish, int64_t row, int64_t rows
         fill(k, deep, slab);
         for_register_tiles<T::ROWS>(rows, [&](int64_t first, auto count) {
             constexpr int M = decltype(count)::value;
-            typename T::Sum sums[M][2];
-            std::memcpy(sums, kept[first], sizeof sums);
+            auto& sums = *(typename T::Sum(*)[M][2])kept[first];
             accumulate<T, M, 1>(a + first * stride + k, stride, slab, 0, k_packs<T>(deep), sums);
-            std::memcpy(kept[first], sums, sizeof sums);
         });
     }
     const Outputs<S> even(finish, panel * PANEL), odd(finish, panel * PANEL + LANES);
