@@ -312,7 +312,7 @@ def test_a_running_stream_keeps_its_target_beside_copies(returns: bool) -> None:
     run_all(core)
     core.add(make_request("other", [81, *range(1990)], max_tokens=1))
     run_all(core)
-    core.add(make_request("stream", [85], max_tokens=10_000))
+    core.add(make_request("stream", [85], max_tokens=10_000, is_streamed=True))
     core.step()
     restored = core.stats.restored_tokens_total
     core.add(request := make_request("long", [80, *range(1599), 8] if returns else [86, *range(1599)], max_tokens=1))

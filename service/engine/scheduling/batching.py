@@ -112,12 +112,10 @@ class BatchingPolicy:
         Beside streams it is the latency target less a margin for the line's error, however many prompts wait. If the
         machine cannot keep the target, it is 1.75 times the seconds of the decodes alone.
 
-        Where no client reads along, or prompts are preferred, prompts come first. A target that the machine can keep
-        gives way to the share of the step that belongs to requests without a first token (one decode does not hold up
-        seven prompts). One that it cannot keep gives way to a crowd of them: beside it the decodes would go on at the
-        pace of few, and their step reads all weights. So from a prompt for four decodes on the prefill's share grows
-        with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own seconds), up to a
-        pause of 0.4 seconds, or four times the decodes alone.
+        Where no client reads along, or prompts are preferred, a crowd of prompts comes first: beside it the decodes
+        would go on at the pace of few, and their step reads all weights. So from a prompt for four decodes on the
+        prefill's share grows with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own
+        seconds), up to a pause of 0.4 seconds, or four times the decodes alone.
 
         No step is planned for more than one second, or two if its constant is long, except for these 1.75 times.
         """
@@ -126,14 +124,12 @@ class BatchingPolicy:
         if decodes == 0:
             return limit
         alone = self.cost.predict(StepWork(decodes, kv_tokens))
-        keeps = alone * _STRETCH <= self._planned_target
+        calm = max(self._planned_target, alone * _STRETCH)
         if streams and self._prefers_streams:
-            return self._planned_target if keeps else alone * _STRETCH
-        if keeps:
-            return max(self._planned_target, min(alone * (1 + prefills / decodes), limit))
+            return calm
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
         pause = max(_PAUSE, alone * _LONGEST_PAUSE)
-        return max(alone * _STRETCH, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
+        return max(calm, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
 
     @property
     def _planned_target(self) -> float:
