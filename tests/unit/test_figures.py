@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,6 +56,15 @@ def test_threads_make_another_host(tmp_path: Path) -> None:
         assert peaks._host(CPU) != one
     finally:
         torch.set_num_threads(before)
+
+
+def test_other_kernels_of_the_same_instruction_set_make_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster kernels beside the peak of slower ones would tell more than all of it."""
+    hosts = set()
+    for build in ("avx2-0123456789ab", "avx2-ba9876543210"):
+        monkeypatch.setattr(peaks, "library", lambda build=build: SimpleNamespace(level="avx2", build=build))
+        hosts.add(peaks._host(CPU))
+    assert len(hosts) == 2
 
 
 def test_without_a_file_they_are_measured_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,8 +136,8 @@ def _host(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     kernels = library()
-    level = "none" if kernels is None else kernels.level
-    return f"{processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}, kernels {level}"
+    build = "none" if kernels is None else kernels.build
+    return f"{processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}, kernels {build}"
 
 
 def _read(file: str) -> dict[str, _Known]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p, pointer
 from functools import cache
 from itertools import groupby
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -32,11 +33,13 @@ KEPT_WIDTH = 16
 
 
 class Library:
-    """One loaded library. `level` is its instruction set. `activation_reach` is the largest code of a quantized row.
-    `panel` is the number of outputs whose weights are packed together. `has_int4` says whether 4-bit weights can be."""
+    """One loaded library. `level` is its instruction set, `build` the name of its file: level and hash of the sources.
+    `activation_reach` is the largest code of a quantized row. `panel` is the number of outputs whose weights are packed
+    together. `has_int4` says whether 4-bit weights can be."""
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
+        self.build = Path(functions._name).stem
         self.functions = functions
         self.arena: Arena | None = None
         """The place of packed weights while a model is loaded whose weights other processes map."""

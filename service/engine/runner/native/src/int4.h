@@ -3,7 +3,7 @@
 //   weight8 = base + (code * scale >> 4)        code 0 .. 15, scale 0 .. 255, base -128 .. 127
 //
 // in whole numbers, so a product is exactly the product of that int8 layer, for every number of rows and by every kernel.
-// Few rows are multiplied as the codes are decoded in registers. For more rows a slab of a panel is decoded once for all.
+// Few rows are multiplied as the codes are decoded in registers. For more rows a panel is decoded once for all.
 //
 // panel   [depth / group] times: scales [PANEL], bases [PANEL], then [group / 8][2] vectors of codes
 // codes   a vector holds the packs 2 i and 2 i + 1 of LANES outputs. A 16-bit word of it has the codes of inputs
@@ -22,14 +22,14 @@ struct Int4 {
 
 constexpr int64_t CODES_NEAR = 9216;  // bytes from what is decoded to what is prefetched
 constexpr int64_t CODES_NEAR_IN_STREAMS = 4096;
-constexpr int64_t INT4_SLAB = 512;  // inputs that are decoded at a time for many rows, whole groups
 #if defined(__AMX_INT8__)
-constexpr int DECODED_ROWS = 4;  // of a register tile
-constexpr int64_t MOST_DECODED_IN_REGISTERS = DECODED_ROWS;  // rows, by one register tile or more
+constexpr int DECODED_ROWS = 4;       // of a register tile
+constexpr int64_t DECODED_TILES = 1;  // that decode sooner than one writes what it decodes
 #else
 constexpr int DECODED_ROWS = Int8::ROWS;
-constexpr int64_t MOST_DECODED_IN_REGISTERS = 3 * DECODED_ROWS;
+constexpr int64_t DECODED_TILES = LANES == 16 ? 2 : 1;
 #endif
+constexpr int64_t MOST_DECODED_IN_REGISTERS = DECODED_TILES * DECODED_ROWS;
 
 // Whether this instruction set has kernels for 4-bit weights. Where it has none, they are decoded as a layer is made.
 constexpr bool HAS_INT4 = Int8::K_PACK == 4;
@@ -148,21 +148,14 @@ INLINE void decode(const char* w, int64_t deep, int64_t group, char* to) {
     });
 }
 
-// One panel times more rows: by slabs that stay in the first-level cache, or, for tiles, whole.
+// One panel times more rows: decoded once for all of them.
 inline void decoded_panel(const Finish<Int8>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
-    const int64_t depth = finish.l.depth, group = finish.l.group;
-#if defined(__AMX_INT8__)
     static thread_local Buffer whole;
-    char* decoded = whole.bytes(panel_bytes<Int8>(depth));
-    decode(w, depth, group, decoded);
+    char* decoded = whole.bytes(panel_bytes<Int8>(finish.l.depth));
+    decode(w, finish.l.depth, finish.l.group, decoded);
     for_row_blocks(row, row + rows, [&](int64_t first, int64_t count) {
         multiply_rows<Int8>(finish, first, count, panel, panel + 1, decoded, false);
     });
-#else
-    multiply_by_slabs<Int8, INT4_SLAB>(finish, row, rows, panel, depth, [&](int64_t k, int64_t deep, char* slab) {
-        decode(w + k / group * group_bytes(group), deep, group, slab);
-    });
-#endif
 }
 
 INLINE void multiply_task(const Finish<Int8>& finish, Int4, int64_t top, int64_t bottom, int64_t first, int64_t last) {

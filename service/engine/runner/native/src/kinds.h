@@ -86,7 +86,7 @@ struct Int8Weight {
     using Weight = Four;
     using Spread = Four;
     static constexpr int K_PACK = 4, STEP = LANES * 4, ROWS = HAS_32_REGISTERS ? 8 : 4;
-    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? 16 : 12;
+    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? INT64_MAX : 12;
     static INLINE Weight weight(const char* w) {
         const Vi all = load<Vi>(w);
         return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),
