@@ -75,13 +75,13 @@ template <int BITS>
 struct CodeDot {
 #if defined(__AVX512VNNI__)
     static constexpr bool CENTERED = false;  // whether 8-bit codes are multiplied with their zero taken off
-    static INLINE Vi dot(Vi sum, Vu w, const int8_t* x) {
-        return (Vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(load<int32_t>(x)));
-    }
+    static INLINE __m512i spread(const int8_t* x) { return _mm512_set1_epi32(load<int32_t>(x)); }
+    static INLINE Vi dot(Vi sum, Vu w, __m512i x) { return (Vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, x); }
 #elif defined(__AVX2__)
     static constexpr bool CENTERED = true;
-    static INLINE Vi dot(Vi sum, Vu w, const int8_t* x) {
-        __m256i codes = (__m256i)w, row = _mm256_set1_epi32(load<int32_t>(x));
+    static INLINE __m256i spread(const int8_t* x) { return _mm256_set1_epi32(load<int32_t>(x)); }
+    static INLINE Vi dot(Vi sum, Vu w, __m256i row) {
+        __m256i codes = (__m256i)w;
         if constexpr (BITS == 8) {  // pairs of products must fit 16 bits: 2 * 128 * 127
             const __m256i centered = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
             codes = _mm256_abs_epi8(centered), row = _mm256_sign_epi8(row, centered);
@@ -90,12 +90,13 @@ struct CodeDot {
     }
 #elif defined(__ARM_FEATURE_DOTPROD)
     static constexpr bool CENTERED = true;
-    static INLINE Vi dot(Vi sum, Vu w, const int8_t* x) {
-        const int8x16_t codes = (int8x16_t)(BITS == 8 ? w ^ 0x80808080u : w);
-        return (Vi)vdotq_s32((int32x4_t)sum, codes, (int8x16_t)vdupq_n_s32(load<int32_t>(x)));
+    static INLINE int8x16_t spread(const int8_t* x) { return (int8x16_t)vdupq_n_s32(load<int32_t>(x)); }
+    static INLINE Vi dot(Vi sum, Vu w, int8x16_t x) {
+        return (Vi)vdotq_s32((int32x4_t)sum, (int8x16_t)(BITS == 8 ? w ^ 0x80808080u : w), x);
     }
 #else
     static constexpr bool CENTERED = false;
+    static INLINE const int8_t* spread(const int8_t* x) { return x; }
     static INLINE Vi dot(Vi sum, Vu w, const int8_t* x) {
         for (int k = 0; k < 4; k++) sum += (Vi)(w >> (8 * k) & 0xffu) * (int32_t)x[k];
         return sum;
@@ -116,31 +117,45 @@ struct BlockRow {
 };
 constexpr int64_t BLOCK_ROW_BYTES = 2;  // of an input, all in all
 
-// The codes of one half of a group as bytes: f(pack, codes) in order.
+// The codes of a group as bytes: f(pack, codes of the panel's left half, of its right half) in order.
 template <int TYPE, class F>
-INLINE void for_packs(const char* codes, int half, F&& f) {
+INLINE void for_packs(const char* codes, F&& f) {
     constexpr int PACKS = group_inputs(TYPE) / 4, BITS = block_bits(TYPE);
-    const char* at = codes + half * CODES;
     if constexpr (BITS == 8) {
 #pragma GCC unroll 8
-        for (int pack = 0; pack < PACKS; pack++) f(pack, load<Vu>(at + 2 * pack * CODES));
+        for (int pack = 0; pack < PACKS; pack++)
+            f(pack, load<Vu>(codes + 2 * pack * CODES), load<Vu>(codes + (2 * pack + 1) * CODES));
     } else {
-        Vu high{};
-        if constexpr (has_high(TYPE)) high = load<Vu>(at + low_bytes(TYPE));
-#pragma GCC unroll 8
-        for (int pack = 0; pack < PACKS; pack++) {
-            const Vu both = load<Vu>(at + pack / 2 * 2 * CODES);
+        Vu high[2] = {};
+        if constexpr (has_high(TYPE))
+            for (int half = 0; half < 2; half++) high[half] = load<Vu>(codes + low_bytes(TYPE) + half * CODES);
+        const auto at = [&](int pack, int half) {
+            const Vu both = load<Vu>(codes + (pack / 2 * 2 + half) * CODES);
             Vu low = (pack % 2 ? both >> 4 : both) & 0x0f0f0f0fu;
             if constexpr (has_high(TYPE)) {
                 const int left = 4 - pack * (BITS - 4);
-                low |= (left < 0 ? high >> -left : high << left) & (BITS == 5 ? 0x10101010u : 0x30303030u);
+                const Vu bits = left < 0 ? high[half] >> -left : high[half] << left;
+                low |= bits & (BITS == 5 ? 0x10101010u : 0x30303030u);
             }
-            f(pack, low);
-        }
+            return low;
+        };
+#pragma GCC unroll 8
+        for (int pack = 0; pack < PACKS; pack++) f(pack, at(pack, 0), at(pack, 1));
     }
 }
 
-constexpr int BLOCK_ROWS = LANES == 16 ? 8 : LANES == 4 ? 8 : 3;  // of a register tile: two sums a row, one of codes
+// A whole number in all lanes. GCC would multiply it by a constant before it spreads it, in a mask register.
+INLINE Vi spread(const int32_t* from) {
+#if defined(__AVX512F__)
+    __m512i all;
+    asm("vpbroadcastd %1, %0" : "=v"(all) : "m"(*from));
+    return (Vi)all;
+#else
+    return Vi{} + *from;
+#endif
+}
+
+constexpr int BLOCK_ROWS = LANES == 16 ? 8 : LANES == 4 ? 6 : 4;  // of a register tile: two sums a row, two of codes
 constexpr int64_t BLOCKS_NEAR = 16384;  // bytes from what is multiplied to what is prefetched
 
 // P panels, one behind the other at w, times M rows.
@@ -154,47 +169,57 @@ void blocks_panels(const Finish<Fp32>& finish, int64_t row, int64_t first, const
     const int64_t size = block_panel_bytes(TYPE, finish.l.depth);
     const BlockRow rows(finish.codes.data + row * wide, stride);
     const auto of_row = [&](const auto* numbers, int m) { return (decltype(numbers))((const char*)numbers + m * wide); };
-    Vf sums[M][2 * P] = {};
+    Vf sums[M][2 * P];
+    clear(sums);
     for (int64_t k = 0; k < finish.l.depth; k += BLOCK) {
         const char* head = w;
         w += head_bytes(TYPE);
         for (int64_t i = k; i < k + BLOCK; i += GROUP, w += BYTES) {
-#pragma GCC unroll 8
-            for (int v = 0; v < 2 * P; v++) {
-                if constexpr (M * P > 4) asm volatile("" ::: "memory");  // else inputs spread before are kept, and spilled
-                const int64_t at = v / 2 * size, half = v % 2;
-                Vf d = widen_halves(head + at + half * 2 * LANES), m{};
-                if constexpr (has_minimum(TYPE)) m = widen_halves(head + at + 2 * PANEL + half * 2 * LANES);
-                if constexpr (is_nested(TYPE)) d *= widen(load<Vb>(w + at + half * LANES));
-                if constexpr (is_nested(TYPE) && has_minimum(TYPE)) m *= -widen(load<Vb>(w + at + PANEL + half * LANES));
-                Vi found[CHAINS][M];
-#pragma GCC unroll 8
-                for (int r = 0; r < M; r++) {
-                    found[CHAINS - 1][r] = Vi{};
-                    found[0][r] = Vi{};
-                    if constexpr (ZERO != 0)
-                        found[0][r] = (Vi{} + (GROUP == 16 ? of_row(rows.less16, r)[i / 16] : of_row(rows.less32, r)[i / 32])) * ZERO;
-                }
-                for_packs<TYPE>(w + at + group_head_bytes(TYPE), half, [&](int pack, Vu weights) {
-                    if (P == 1 && pack * 128 < BYTES) prefetch<64>(w + pack * 128 + half * 64 + BLOCKS_NEAR);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
+            for (int p = 0; p < P; p++) {
+                Vi found[CHAINS][M][2];
+                clear(found[0]);
+                clear(found[CHAINS - 1]);
+                if constexpr (ZERO != 0)
+#pragma GCC unroll 12
                     for (int r = 0; r < M; r++) {
-                        Vi& sum = found[CHAINS == 2 && pack >= PACKS / 2][r];
-                        sum = Dot::dot(sum, weights, of_row(rows.codes, r) + i + 4 * pack);
+                        const auto* less = GROUP == 16 ? of_row(rows.less16, r) + i / 16 : of_row(rows.less32, r) + i / 32;
+                        found[0][r][0] = found[0][r][1] = spread(less) * ZERO;
+                    }
+                for_packs<TYPE>(w + p * size + group_head_bytes(TYPE), [&](int pack, Vu left, Vu right) {
+                    if (P == 1 && pack * 128 < BYTES) prefetch<128>(w + pack * 128 + BLOCKS_NEAR);
+#pragma GCC unroll 12
+                    for (int r = 0; r < M; r++) {
+                        auto& sum = found[CHAINS == 2 && pack >= PACKS / 2][r];
+                        const auto x = Dot::spread(of_row(rows.codes, r) + i + 4 * pack);
+                        sum[0] = Dot::dot(sum[0], left, x);
+                        sum[1] = Dot::dot(sum[1], right, x);
                     }
                 });
-#pragma GCC unroll 8
-                for (int r = 0; r < M; r++) {
-                    const Vi whole = CHAINS == 2 ? found[0][r] + found[1][r] : found[0][r];
-                    Vf& sum = sums[r][v];
-                    sum = fma(__builtin_convertvector(whole, Vf), d * of_row(rows.scale, r)[i / 32], sum);
-                    if constexpr (has_minimum(TYPE)) sum = fma(m, splat(of_row(rows.shift, r)[i / 32]), sum);
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; half++) {
+                    const int64_t lane = half * LANES;
+                    Vf d = widen_halves(head + p * size + 2 * lane), m{};
+                    if constexpr (has_minimum(TYPE)) m = widen_halves(head + p * size + 2 * (PANEL + lane));
+                    if constexpr (is_nested(TYPE)) d *= widen(load<Vb>(w + p * size + lane));
+                    if constexpr (is_nested(TYPE) && has_minimum(TYPE)) m *= -widen(load<Vb>(w + p * size + PANEL + lane));
+#pragma GCC unroll 12
+                    for (int r = 0; r < M; r++) {
+                        const Vi whole = CHAINS == 2 ? found[0][r][half] + found[1][r][half] : found[0][r][half];
+                        Vf& sum = sums[r][2 * p + half];
+                        sum = fma(__builtin_convertvector(whole, Vf), d * of_row(rows.scale, r)[i / 32], sum);
+                        if constexpr (has_minimum(TYPE)) sum = fma(m, splat(of_row(rows.shift, r)[i / 32]), sum);
+                    }
                 }
             }
         }
     }
-    for (int r = 0; r < M; r++)
-        for (int v = 0; v < 2 * P; v++) finish(row + r, first * PANEL + v * LANES, sums[r][v]);
+    Vf found[M][2 * P];
+    copy(sums, found);
+    for (int v = 0; v < 2 * P; v++) {
+        const Outputs<Fp32> outputs(finish, first * PANEL + v * LANES);
+        for (int r = 0; r < M; r++) outputs(row + r, found[r][v]);
+    }
 }
 
 // Calls f with a type fixed at compile time.

@@ -120,7 +120,8 @@ INLINE void int4_panel(const Finish<Int8>& finish, int64_t row, int64_t panel, c
     const int64_t stride = finish.codes.stride;
     const auto* a = (const Int8::Input*)finish.codes.data + row * stride;
     constexpr int CHAINS = M < 4 ? 2 : 1;  // of sums: one alone would wait for its own additions where rows are few
-    Vi sums[CHAINS][M][2] = {};
+    Vi sums[CHAINS][M][2], found[M][2];
+    for (auto& chain : sums) clear(chain);
     for_codes(w, l.depth, l.group, [&](int64_t k, const Decoded& weights) {
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++) {
@@ -132,11 +133,11 @@ INLINE void int4_panel(const Finish<Int8>& finish, int64_t row, int64_t panel, c
             }
         }
     });
-    for (int m = 0; m < M; m++)
-        for (int half = 0; half < 2; half++) {
-            const Vi sum = CHAINS == 2 ? sums[0][m][half] + sums[1][m][half] : sums[0][m][half];
-            finish(row + m, panel * PANEL + half * LANES, sum);
-        }
+    copy(sums[0], found);
+    for (int half = 0; half < 2; half++) {
+        const Outputs<Int8> outputs(finish, panel * PANEL + half * LANES);
+        for (int m = 0; m < M; m++) outputs(row + m, CHAINS == 2 ? found[m][half] + sums[1][m][half] : found[m][half]);
+    }
 }
 
 // Writes the weights of `deep` inputs, whose groups begin at w, as int8 has them.

@@ -125,7 +125,15 @@ constexpr int64_t STREAMS = 4;
 constexpr int64_t NEAR = 1024;  // bytes from what a stream reads to what it prefetches
 constexpr int64_t FAR = 16384;  // the same where a panel's only tile goes without streams
 
-// Copies sums. All indices are constants, so GCC keeps a tile that is copied to and from in registers.
+// Sets sums to zero, and copies them. All indices are constants, so GCC keeps a tile that begins and ends so in registers.
+template <int M, int V, class S>
+INLINE void clear(S (&sums)[M][V]) {
+#pragma GCC unroll 12
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sums[m][v] = S{};
+}
+
 template <int M, int V, class S>
 INLINE void copy(const S (&from)[M][V], S (&to)[M][V]) {
 #pragma GCC unroll 12
@@ -266,17 +274,15 @@ struct Output {
     bool add;  // y += instead of y =
 };
 
+// What becomes of a product's sums.
 template <class T>
 struct Finish {
     const Linear& l;
     const Codes& codes;
     const Output& out;
-
-    // Writes one vector of row m's sums: outputs n .. n + LANES, those past the end dropped.
-    INLINE void operator()(int64_t m, int64_t n, typename T::Sum sums) const;
 };
 
-// One vector of outputs, n .. n + LANES. What belongs to the outputs is read once for all rows.
+// One vector of outputs, n .. n + LANES, those past the end dropped. What belongs to the outputs is read once for all rows.
 template <class T>
 class Outputs {
 public:
@@ -338,11 +344,6 @@ private:
     Vf scale_{}, bias_{};
 };
 
-template <class T>
-INLINE void Finish<T>::operator()(int64_t m, int64_t n, typename T::Sum sums) const {
-    Outputs<T>(*this, n)(m, sums);
-}
-
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t TALL = 4 * CACHED_ROWS;  // rows of one task at most
 // f(first row, rows) for blocks of rows top .. bottom that stay in the cache.
@@ -366,10 +367,7 @@ __attribute__((noinline)) void panels(const Finish<T>& finish, int64_t row, int6
                                       int64_t tile = 0, int64_t tiles = 1) {
     const int64_t depth = finish.l.depth, size = panel_bytes<T>(depth);
     typename T::Sum sums[M][2 * P];
-#pragma GCC unroll 12
-    for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
-        for (int v = 0; v < 2 * P; v++) sums[m][v] = typename T::Sum{};
+    clear(sums);
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
     const Ahead ahead{more ? w + P * size : nullptr, tile, tiles};
     accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, ahead);
