@@ -59,7 +59,7 @@ def measured_scheduler() -> Scheduler:
 
 @pytest.mark.parametrize(("is_streamed", "rows"), [(True, 18), (False, 63)])
 def test_prompts_take_less_of_a_step_beside_one_who_reads_along(is_streamed: bool, rows: int) -> None:
-    """30 ms are planned for at most; where nobody reads along, two prompts take all of 64 rows that one decode leaves."""
+    """30 ms are planned for at most; where nobody reads along, two prompts take what one decode leaves of 64 rows."""
     scheduler = measured_scheduler()
     scheduler.policy.inter_token_latency_target = 0.03
     scheduler.add(make_request("a", [1], max_tokens=9, is_streamed=is_streamed))
