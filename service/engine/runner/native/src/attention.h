@@ -140,13 +140,15 @@ void attend_kv_tile(const Heads& h, int64_t head, int64_t position, int64_t base
             return;
         }
     if constexpr (WIDENS<E>) widen_keys<E>(h, *s.at, s.panels);
+    fetch<E>(h.values, *s.at, low, low + AHEAD, h.value_dim);  // they come while scores are computed
     each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = low / PANEL; p * PANEL < high; p++)
             blocks.multiply(s.query + first * s.depth, s.depth, count, s.panels.keys + p * panel_bytes<T>(s.depth),
                             k_packs<T>(s.depth), s.scores + first * KV_TILE + p * PANEL, KV_TILE);
         weigh(first, count, low, high);
     });
-    load_values<E>(h, *s.at, s.panels);
+    load_panels_of_values<E>(T(), h, *s.at, s.panels.values);
+    fetch<E>(h.keys, *s.next, s.next->low, s.next->low + AHEAD, h.key_dim);
     each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = 0; p < wide / PANEL; p++)
             blocks.multiply(s.weights + first * KV_TILE + low, KV_TILE, count,
@@ -167,6 +169,12 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
     const int64_t queries_per_kv = h.heads / h.kv_heads, rows = tile.count * queries_per_kv;
     const int64_t wide = round_up(h.value_dim, PANEL), width = queries_per_kv * h.key_dim;
     const int64_t position = sequence.start + tile.first;
+    const int64_t begin = std::max(from, first_kv_tile(h, position));
+    const auto find_tile = [&](int64_t head, int64_t c, CacheRows& to) {
+        find_rows(h, work.tables[h.in_windows] + sequence.table, head, position, position + tile.count - 1, c * KV_TILE, to);
+    };
+    find_tile(head, begin, *s.next);
+    fetch<E>(h.keys, *s.next, s.next->low, s.next->low + AHEAD, h.key_dim);
     for (int64_t i = 0; i < tile.count; i++) {
         const float* row = query.data + (sequence.row + tile.first + i) * query.stride + head * width;
         for (int64_t q = 0; q < queries_per_kv; q++) {
@@ -178,11 +186,6 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
         }
     }
     const RowBlocks<T> blocks(rows);
-    const int64_t begin = std::max(from, first_kv_tile(h, position));
-    const auto find_tile = [&](int64_t head, int64_t c, CacheRows& to) {
-        find_rows(h, work.tables[h.in_windows] + sequence.table, head, position, position + tile.count - 1, c * KV_TILE, to);
-    };
-    find_tile(head, begin, *s.next);
     for (int64_t c = begin; c < to; c++) {
         std::swap(s.at, s.next);
         s.next->high = 0;

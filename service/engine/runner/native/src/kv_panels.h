@@ -238,19 +238,12 @@ void load_panels_of_values(Fp32, const Heads& h, const CacheRows& at, char* pane
     }
 }
 
-// Loads the keys of the KV tile, and the scales of the values.
+// Loads the keys of the KV tile, the first AHEAD of which were prefetched, and the scales of the values.
 template <class E>
 void load_keys(const Heads& h, const CacheRows& at, const KVPanels& to) {
-    fetch<E>(h.keys, at, at.low, at.low + AHEAD, h.key_dim);
     load_panels_of_keys<E>(KindFor<E>(), h, at, to.stored);
     load_scales<E>(h.keys, at, h.key_dim, to.key_scales);
     load_scales<E>(h.values, at, h.value_dim, to.value_scales);
-}
-
-template <class E>
-void load_values(const Heads& h, const CacheRows& at, const KVPanels& to) {
-    fetch<E>(h.values, at, at.low, at.low + AHEAD, h.value_dim);
-    load_panels_of_values<E>(KindFor<E>(), h, at, to.values);
 }
 
 }  // namespace dosirak
