@@ -214,12 +214,7 @@ void blocks_panels(const Finish<Fp32>& finish, int64_t row, int64_t first, const
             }
         }
     }
-    Vf found[M][2 * P];
-    copy(sums, found);
-    for (int v = 0; v < 2 * P; v++) {
-        const Outputs<Fp32> outputs(finish, first * PANEL + v * LANES);
-        for (int r = 0; r < M; r++) outputs(row + r, found[r][v]);
-    }
+    finish_tile(finish, row, first * PANEL, sums);
 }
 
 // Calls f with a type fixed at compile time.

@@ -120,7 +120,7 @@ INLINE void int4_panel(const Finish<Int8>& finish, int64_t row, int64_t panel, c
     const int64_t stride = finish.codes.stride;
     const auto* a = (const Int8::Input*)finish.codes.data + row * stride;
     constexpr int CHAINS = M < 4 ? 2 : 1;  // of sums: one alone would wait for its own additions where rows are few
-    Vi sums[CHAINS][M][2], found[M][2];
+    Vi sums[CHAINS][M][2];
     for (auto& chain : sums) clear(chain);
     for_codes(w, l.depth, l.group, [&](int64_t k, const Decoded& weights) {
 #pragma GCC unroll 12
@@ -133,11 +133,10 @@ INLINE void int4_panel(const Finish<Int8>& finish, int64_t row, int64_t panel, c
             }
         }
     });
-    copy(sums[0], found);
-    for (int half = 0; half < 2; half++) {
-        const Outputs<Int8> outputs(finish, panel * PANEL + half * LANES);
-        for (int m = 0; m < M; m++) outputs(row + m, CHAINS == 2 ? found[m][half] + sums[1][m][half] : found[m][half]);
-    }
+    if constexpr (CHAINS == 2)
+        for (int m = 0; m < M; m++)
+            for (int half = 0; half < 2; half++) sums[0][m][half] += sums[1][m][half];
+    finish_tile(finish, row, panel * PANEL, sums[0]);
 }
 
 // Writes the weights of `deep` inputs, whose groups begin at w, as int8 has them.

@@ -344,6 +344,17 @@ private:
     Vf scale_{}, bias_{};
 };
 
+// Writes a tile's sums: of M rows from `row` on, the V vectors of outputs from n on.
+template <class T, int M, int V>
+INLINE void finish_tile(const Finish<T>& finish, int64_t row, int64_t n, const typename T::Sum (&sums)[M][V]) {
+    typename T::Sum kept[M][V];  // in memory, so that `sums` may stay in registers
+    copy(sums, kept);
+    for (int v = 0; v < V; v++) {
+        const Outputs<T> outputs(finish, n + v * LANES);
+        for (int m = 0; m < M; m++) outputs(row + m, kept[m][v]);
+    }
+}
+
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t TALL = 4 * CACHED_ROWS;  // rows of one task at most
 // f(first row, rows) for blocks of rows top .. bottom that stay in the cache.
@@ -371,32 +382,7 @@ __attribute__((noinline)) void panels(const Finish<T>& finish, int64_t row, int6
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
     const Ahead ahead{more ? w + P * size : nullptr, tile, tiles};
     accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, ahead);
-    for (int v = 0; v < 2 * P; v++) {
-        const Outputs<T> outputs(finish, first * PANEL + v * LANES);
-        for (int m = 0; m < M; m++) outputs(row + m, sums[m][v]);
-    }
-}
-
-// One panel times up to TALL rows, by slabs of its depth. fill(k, deep, slab) writes the weights of `deep` inputs from k on
-// as kind T has them, once for all rows.
-template <class T, int64_t DEEP, class S, class F>
-INLINE void multiply_by_slabs(const Finish<S>& finish, int64_t row, int64_t rows, int64_t panel, int64_t depth, F&& fill) {
-    alignas(64) static thread_local char slab[panel_bytes<T>(DEEP)];
-    alignas(64) static thread_local typename T::Sum kept[TALL][2];
-    const int64_t stride = finish.codes.stride;
-    const auto* a = (const typename T::Input*)finish.codes.data + row * stride;
-    std::memset(kept, 0, rows * sizeof kept[0]);
-    for (int64_t k = 0; k < depth; k += DEEP) {
-        const int64_t deep = std::min(DEEP, depth - k);
-        fill(k, deep, slab);
-        for_register_tiles<T::ROWS>(rows, [&](int64_t first, auto count) {
-            constexpr int M = decltype(count)::value;
-            auto& sums = *(typename T::Sum(*)[M][2])kept[first];
-            accumulate<T, M, 1>(a + first * stride + k, stride, slab, 0, k_packs<T>(deep), sums);
-        });
-    }
-    const Outputs<S> even(finish, panel * PANEL), odd(finish, panel * PANEL + LANES);
-    for (int64_t m = 0; m < rows; m++) even(row + m, kept[m][0]), odd(row + m, kept[m][1]);
+    finish_tile(finish, row, first * PANEL, sums);
 }
 
 // Writes the packs of a panel at w in fp32, [k][PANEL].
@@ -406,13 +392,26 @@ INLINE void widen_packs(const char* w, int64_t packs, float* to) {
         for (int v = 0; v < 2; v++) T::widen(T::weight(w + (2 * g + v) * T::STEP), to + g * T::K_PACK * PANEL + v * LANES);
 }
 
-// For many rows of narrow weights if the processor multiplies fp32 only.
+// One panel times up to TALL rows of narrow weights if the processor multiplies fp32 only: by slabs of its depth, each of
+// which is widened once for all rows.
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
-    const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK;
-    multiply_by_slabs<Fp32, SLAB>(finish, row, rows, panel, depth, [&](int64_t k, int64_t deep, char* slab) {
+    alignas(64) static thread_local char slab[panel_bytes<Fp32>(SLAB)];
+    alignas(64) static thread_local Vf kept[TALL][2];
+    const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK, stride = finish.codes.stride;
+    const auto* a = (const float*)finish.codes.data + row * stride;
+    std::memset(kept, 0, rows * sizeof kept[0]);
+    for (int64_t k = 0; k < depth; k += SLAB) {
+        const int64_t deep = std::min(SLAB, depth - k);
         widen_packs<T>(w + k / T::K_PACK * 2 * T::STEP, deep / T::K_PACK, (float*)slab);
-    });
+        for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
+            constexpr int M = decltype(count)::value;
+            auto& sums = *(Vf(*)[M][2])kept[first];
+            accumulate<Fp32, M, 1>(a + first * stride + k, stride, slab, 0, deep, sums);
+        });
+    }
+    const Outputs<T> even(finish, panel * PANEL), odd(finish, panel * PANEL + LANES);
+    for (int64_t m = 0; m < rows; m++) even(row + m, kept[m][0]), odd(row + m, kept[m][1]);
 }
 
 // Panels first .. last, which lie at w, times at most CACHED_ROWS rows. `more` panels follow them in memory.
