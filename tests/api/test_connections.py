@@ -1,6 +1,6 @@
 """Raw sockets against a real server: who is slow, too large, or says two things at once is sent away, and nobody else.
 
-One server with short limits answers all that leaves no trace."""
+Two servers answer all that leaves no trace: `hasty` has short limits, `server` leaves a stalled machine its time."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from tests.waiting import until
 LIMITS = Limits(
     header_seconds=0.5, body_seconds=0.5, keep_alive_seconds=0.5, header_bytes=4096, most=100, most_of_peer=100
 )
+PATIENT = replace(LIMITS, header_seconds=60, body_seconds=60)
 HOST = b"Host: localhost\r\n"
 HEAD = b"POST /generate HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -91,6 +92,12 @@ async def world(repository_directory: Path) -> AsyncIterator[World]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(world: World) -> AsyncIterator[Listening]:
+    async with listening(world.app, PATIENT) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hasty(world: World) -> AsyncIterator[Listening]:
     async with listening(world.app) as made:
         yield made
 
@@ -113,9 +120,9 @@ SLOW: dict[str, tuple[list[bytes], bytes]] = {
 
 
 @module
-async def test_sixty_slow_sockets_are_closed_and_livez_answers(server: Listening) -> None:
+async def test_sixty_slow_sockets_are_closed_and_livez_answers(hasty: Listening) -> None:
     async def suffer(parts: list[bytes], again: bytes) -> None:
-        reader, writer = await server.open(*parts)
+        reader, writer = await hasty.open(*parts)
         with suppress(ConnectionError):
             while not reader.at_eof():
                 writer.write(again)
@@ -126,20 +133,28 @@ async def test_sixty_slow_sockets_are_closed_and_livez_answers(server: Listening
     sockets = {f"{name} {number}": suffer(*each) for name, each in SLOW.items() for number in range(5)}
     tasks = {name: asyncio.create_task(each) for name, each in sockets.items()}
     for _ in range(20):
-        async with httpx.AsyncClient(base_url=f"http://localhost:{server.port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://localhost:{hasty.port}") as client:
             assert (await client.get("/livez", timeout=1)).status_code == 200
     await asyncio.wait(tasks.values(), timeout=8)
     assert len(tasks) == 60
     assert [name for name, task in tasks.items() if not task.done()] == []
-    await until(lambda: not server.connections)
+    await until(lambda: not hasty.connections)
 
 
 @module
 @pytest.mark.parametrize("name", ["half a head", "half a body", "a body, byte by byte"])
-async def test_a_slow_request_is_told_why(server: Listening, name: str) -> None:
-    said = await server.answer(*SLOW[name][0])
+async def test_a_slow_request_is_told_why(hasty: Listening, name: str) -> None:
+    """Also one who still sends: a socket that is closed at once would be reset by that, and the answer lost."""
+    reader, writer = await hasty.open(*SLOW[name][0])
+    said = await reader.read(4096)
+    for _ in range(2):
+        writer.write(b" ")
+        await asyncio.sleep(0.05)
+        await writer.drain()
+    assert await reader.read() == b""
+    writer.close()
     assert said.startswith(b"HTTP/1.1 408 Request Timeout\r\n") and b'"code":"request_timeout"' in said
-    assert server.closed[-1] == ("header_timeout" if "head" in name else "body_timeout")
+    assert hasty.closed[-1] == ("header_timeout" if "head" in name else "body_timeout")
 
 
 CHUNK = b"5\r\nhello\r\n0\r\n\r\n"
@@ -211,7 +226,7 @@ async def test_a_wish_for_another_protocol_is_passed_over(server: Listening) -> 
 @module
 async def test_trailers_are_no_headers(server: Listening) -> None:
     size = b"%x\r\n" % len(ASKED)
-    said = await server.answer(CHUNKED + size + ASKED + b"\r\n0\r\nContent-Type: text/plain\r\n\r\n", LIVEZ)
+    said = await server.answer(CHUNKED + size + ASKED + b"\r\n0\r\nContent-Type: text/plain\r\n\r\n" + LIVEZ)
     assert said.startswith(b"HTTP/1.1 200") and said.count(b"HTTP/1.1 200") == 2
 
 

@@ -263,7 +263,7 @@ class Connection(HttpToolsProtocol):
         """Answers, where the answer is this request's, and ends the connection."""
         if self._may_answer():
             self.transport.write(last_answer(error))
-        self._close(reason, lingers=not isinstance(error, RequestTimeout))
+        self._close(reason, lingers=True)
 
     def _close(self, reason: str, lingers: bool = False) -> None:
         self._has_ended = True
