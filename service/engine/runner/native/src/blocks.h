@@ -250,7 +250,7 @@ void multiply_blocks(const Finish<Fp32>& finish, int64_t row, int64_t rows, int6
 
 INLINE void multiply_task(const Finish<Fp32>& finish, Blocks, int64_t top, int64_t bottom, int64_t first, int64_t last) {
     const auto* places = (const PanelPlace*)finish.l.sums;
-    for_row_blocks(top, bottom, [&](int64_t row, int64_t rows) {
+    for_row_blocks<Fp32>(finish.l.depth, top, bottom, [&](int64_t row, int64_t rows) {
         for (int64_t p = first, next; p < last; p = next) {
             for (next = p + 1; next < last && places[next].type == places[p].type;) next++;
             with_type(places[p].type, [&](auto type) {

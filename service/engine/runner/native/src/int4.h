@@ -153,7 +153,7 @@ inline void decoded_panel(const Finish<Int8>& finish, int64_t row, int64_t rows,
     static thread_local Buffer whole;
     char* decoded = whole.bytes(panel_bytes<Int8>(finish.l.depth));
     decode(w, finish.l.depth, finish.l.group, decoded);
-    for_row_blocks(row, row + rows, [&](int64_t first, int64_t count) {
+    for_row_blocks<Int8>(finish.l.depth, row, row + rows, [&](int64_t first, int64_t count) {
         multiply_rows<Int8>(finish, first, count, panel, panel + 1, decoded, false);
     });
 }

@@ -357,12 +357,6 @@ INLINE void finish_tile(const Finish<T>& finish, int64_t row, int64_t n, const t
 
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t TALL = 4 * CACHED_ROWS;  // rows of one task at most
-// f(first row, rows) for blocks of rows top .. bottom that stay in the cache.
-template <class F>
-INLINE void for_row_blocks(int64_t top, int64_t bottom, F&& f) {
-    for (int64_t row = top; row < bottom; row += CACHED_ROWS) f(row, std::min(CACHED_ROWS, bottom - row));
-}
-
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row needs prefetching from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
@@ -371,6 +365,16 @@ constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time
 #include "tiles.h"
 
 namespace dosirak {
+
+// f(first row, rows) for blocks of rows top .. bottom whose inputs of T stay in the cache.
+template <class T, class F>
+INLINE void for_row_blocks(int64_t depth, int64_t top, int64_t bottom, F&& f) {
+    int64_t most = CACHED_ROWS;
+#if defined(__AMX_INT8__)
+    if constexpr (FEWEST_TILED<T> < INT64_MAX) most = passing_rows<T>(depth, bottom - top);
+#endif
+    for (int64_t row = top; row < bottom; row += most) f(row, std::min(most, bottom - row));
+}
 
 // P panels at w, of outputs from panel `first` on, times M rows. Not inlined: GCC would keep fewer sums in registers.
 template <class T, int M, int P>
@@ -414,13 +418,13 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
     for (int64_t m = 0; m < rows; m++) even(row + m, kept[m][0]), odd(row + m, kept[m][1]);
 }
 
-// Panels first .. last, which lie at w, times at most CACHED_ROWS rows. `more` panels follow them in memory.
+// Panels first .. last, which lie at w, times a block of rows (`for_row_blocks`). `more` panels follow them in memory.
 template <class T>
 void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last, const char* w,
                    bool more = true) {
 #if defined(__AMX_INT8__)
     if constexpr (FEWEST_TILED<T> < INT64_MAX)
-        if (rows >= FEWEST_TILED<T>) return multiply_by_tiles(finish, row, rows, first, last, w);
+        if (rows >= FEWEST_TILED<T>) return multiply_by_tiles(finish, row, rows, first, last, w, more);
 #endif
     constexpr bool widens = T::K_PACK > 1 && std::is_same_v<typename T::Input, float>;
     const int64_t size = panel_bytes<T>(finish.l.depth);

@@ -22,7 +22,9 @@ void weights_of(const Linear& l, int64_t output, float* to) {
 template <class T>
 INLINE void multiply_task(const Finish<T>& finish, T, int64_t top, int64_t bottom, int64_t first, int64_t last) {
     const char* w = (const char*)finish.l.packed + first * panel_bytes<T>(finish.l.depth);
-    for_row_blocks(top, bottom, [&](int64_t row, int64_t count) { multiply_rows<T>(finish, row, count, first, last, w); });
+    for_row_blocks<T>(finish.l.depth, top, bottom, [&](int64_t row, int64_t count) {
+        multiply_rows<T>(finish, row, count, first, last, w);
+    });
 }
 
 // The threads of a team share the work, without a barrier at the end. Tasks are ranges of outputs, so that weights are
