@@ -11,8 +11,9 @@ namespace dosirak {
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Elements of an encoded row; those past `depth` are zeros.
-constexpr int64_t encoded_stride(int64_t depth) { return round_up(depth, 64); }
+// Elements of an encoded row; those past `depth` are zeros. An odd multiple of 64, so that neighbours' first elements do
+// not meet in the same sets of a cache.
+constexpr int64_t encoded_stride(int64_t depth) { return ((depth + 63) / 64 | 1) * 64; }
 
 template <class F>
 INLINE void for_lanes(int64_t n, F&& f) {  // f(index, lanes) over whole vectors, then one element at a time
