@@ -210,7 +210,7 @@ int64_t passing_rows(int64_t depth, int64_t rows) {
 // those of the next one are prefetched, at one pace, where `more` weights follow.
 template <class T>
 void many_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last, const char* w,
-                     bool more) {
+                   bool more) {
     alignas(64) static thread_local BlockSums<T> sums[MOST_BLOCKS];
     const int64_t packs = k_packs<T>(finish.l.depth), size = panel_bytes<T>(finish.l.depth), stride = codes_stride(finish);
     const int64_t whole = packs / TILE_PACKS, tiles = (packs + TILE_PACKS - 1) / TILE_PACKS;
