@@ -20,8 +20,9 @@ from service.text.tokenizer import Tokenizer
 from tests.real.precisions import BOUNDS, DEFAULTS
 
 pytestmark = pytest.mark.nightly
-QUESTION = "What is the capital of France?"
-ANSWER = "The capital of France is Paris."
+QUESTION = "What is the capital of Japan?"
+"""Each token of its answer leads by 0.9 nats and more. (France's first leads by 0.1, and kernels round otherwise.)"""
+ANSWER = "The capital of Japan is Tokyo."
 
 
 @pytest.fixture(scope="module")
