@@ -150,7 +150,7 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak int4 http", OURS, TINYLLAMA, "int4", "the server, streaming", http=True),
         System("dosirak int4 offline no lookup", OURS, TINYLLAMA, "int4", "the engine alone", ("no-lookup",)),
         System("openvino int8 g128", "openvino", TINYLLAMA, "int8", "group 128, KV u8", ("128", "u8", "f32")),
-        System("openvino int8 bf16", "openvino", TINYLLAMA, "int8", "its own precision, KV u8", ("128", "u8", "default")),
+        System("openvino int8 bf16", "openvino", TINYLLAMA, "int8", "own precision, KV u8", ("128", "u8", "default")),
         System("openvino int8 g2048", "openvino", TINYLLAMA, "int8", "group 2048, KV u8", ("2048", "u8", "f32")),
         System("llama.cpp q8_0", "llama.cpp", TINYLLAMA, "int8", "server over HTTP, 32 slots", q8, http=True),
         System("llama.cpp q4_0", "llama.cpp", TINYLLAMA, "int4", "server over HTTP, 32 slots", q8, True, "q4_0"),
