@@ -282,11 +282,13 @@ class Deployment:
             if not self.in_flight:
                 self._idle.set()
 
-    async def drain(self, seconds: float) -> None:
-        """Takes no more requests, waits up to so many seconds for the requests in flight, then ends the engine
-        process."""
+    def close(self) -> None:
+        """Takes no more requests from this moment on; `drain` does the rest."""
         self.state = DeploymentState.DRAINING
         self._settled.clear()
+
+    async def drain(self, seconds: float) -> None:
+        """Waits up to so many seconds for the requests in flight, then ends the engine process."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()

@@ -71,10 +71,10 @@ class LoadedVersions:
     def begin_loading(self, manifest: Manifest, options: Callable[[], EngineOptions]) -> Deployment:
         """Returns the version's deployment; begins to load it, with `options`, where it is missing or has failed.
         Raises Unavailable while it drains, and the errors of `options`."""
-        self._unloaded.discard(manifest.reference)
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
+        self._unloaded.discard(manifest.reference)
         if deployment is None or deployment.state is DeploymentState.FAILED:
             chosen = options()
             running = self.options_of(manifest)
@@ -92,13 +92,17 @@ class LoadedVersions:
         """Begins to drain a deployment; it is gone when its answers have ended. `by_name`: a caller asked for it."""
         if by_name:
             self._unloaded.add(deployment.manifest.reference)
-        self._tasks.run(UNLOAD, partial(self._unload, deployment))
+        self._drain(deployment)
 
     async def drain_all(self) -> None:
         """Drains every deployment at once, and returns when the last process has ended."""
-        drains = [self._tasks.run(UNLOAD, partial(self._unload, each)) for each in self.all()]
-        await asyncio.gather(*drains)
+        await asyncio.gather(*map(self._drain, self.all()))
         self._by_reference.clear()
+
+    def _drain(self, deployment: Deployment) -> asyncio.Task[None]:
+        """Closes a deployment before the task that drains it runs: nothing chooses it meanwhile."""
+        deployment.close()
+        return self._tasks.run(UNLOAD, partial(self._unload, deployment))
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest

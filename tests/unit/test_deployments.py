@@ -258,6 +258,19 @@ async def test_draining_finishes_what_runs_and_takes_nothing_new(world: World) -
     assert deployment.engine.state is EngineState.STOPPED
 
 
+async def test_who_asks_while_an_unloading_begins_keeps_nothing_loaded(world: World) -> None:
+    """Also in the turn of the event loop that unloads: the unloaded version answers for no reference any more."""
+    await world.started()
+    unloaded = await world.deployments.unload("demo:2")
+    assert unloaded.state.value == "draining"
+    with pytest.raises(Unavailable, match="draining"):
+        await world.deployments.ensure_loaded(None)
+    await until(lambda: not world.deployments.all())
+    world.deployments.follow_all()
+    world.deployments._default.retry()
+    assert not world.deployments.all()
+
+
 async def test_unloading_what_is_not_there_or_not_ready(world: World) -> None:
     await world.started()
     with pytest.raises(NotFound):
