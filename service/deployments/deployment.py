@@ -162,7 +162,7 @@ class Deployment:
         files are the cause. From here to the end of the engine the version cannot be deleted."""
         loading: asyncio.Task[None] | None = None
         try:
-            self.phase = "waiting for other loads"
+            self.phase = "waiting for memory"
             async with self._memory.promised(self.manifest.reference, self.needed_bytes):
                 self.phase = "starting"
                 self._lease = await leased(repository, self.manifest)
@@ -247,8 +247,7 @@ class Deployment:
     def occupied(self) -> Iterator[None]:
         """Marks an answer in flight, from the choice of this version to the answer's end: draining waits for it. Raises
         Unavailable unless READY."""
-        if self.state is not DeploymentState.READY:
-            raise self._unavailable()
+        self.require_ready()
         self._occupants += 1
         try:
             with self._entered():
@@ -265,6 +264,11 @@ class Deployment:
             async with aclosing(self.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
+
+    def require_ready(self) -> None:
+        """Raises Unavailable unless READY."""
+        if self.state is not DeploymentState.READY:
+            raise self._unavailable()
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)

@@ -32,7 +32,7 @@ from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.following import Following
 from service.deployments.idle import UNLOAD_IDLE, Idle
-from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
+from service.deployments.loaded_versions import LOAD, LoadedVersions, shutting_down
 from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
 from service.deployments.wanted import WantedDeployments
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 START: Final = "start"
 FOLLOW_ALIASES: Final = "follow_aliases"
-TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, WITHDRAW, LOAD, UNLOAD)
+TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, WITHDRAW, LOAD)
 
 _WATCH_SECONDS = 1.0
 
@@ -118,7 +118,6 @@ class Deployments:
         self._unloads_idle = bool(idle_timeout)
         self._watching: KeptTask | None = None
         self._prepared = asyncio.Event()
-        self._stopping = False
         self._phase = "starting"
 
     @property
@@ -135,7 +134,7 @@ class Deployments:
         """Returns whether a request for the default model would be served now: its engine process runs, and aliases can
         be followed. Without preloading it is also true before the first request for that model. A server without an
         engine is ready for everything else."""
-        if self._stopping or not self._prepared.is_set():
+        if self._loaded.is_stopping or not self._prepared.is_set():
             return False
         if not self.has_engine:
             return True
@@ -152,7 +151,7 @@ class Deployments:
 
     async def stop(self) -> None:
         """Refuses new work, lets answers in flight finish within the drain time, ends every engine process."""
-        self._stopping = True
+        self._loaded.stop()
         await self._tasks.stop(TASKS)
         await self._loaded.drain_all()
 
@@ -191,7 +190,7 @@ class Deployments:
     def certain(self, reference: str | None) -> Deployment | None:
         """Returns the deployment that answers whoever names `reference` now; None where that one must load first, or a
         rollout may choose. Raises DosirakError."""
-        if self._stopping or self.rollouts.all():
+        if self._loaded.is_stopping or self.rollouts.all():
             return None
         return self._ready(reference)
 
@@ -274,7 +273,7 @@ class Deployments:
         """From now on a deployment is unloaded after so many idle seconds, instead of the server's idle time; with
         infinity, never. What never counts as idle stays all the same."""
         deployment.keep_alive, deployment.used_at = seconds, time.monotonic()
-        if not self._stopping:
+        if not self._loaded.is_stopping:
             self._idle.watch()
 
     def seconds_to_unload(self, deployment: Deployment) -> float:
@@ -289,7 +288,7 @@ class Deployments:
     def follow_all(self) -> None:
         """Loads the versions that the references in use mean now. Raises OSError where the repository cannot be
         read."""
-        if self.has_engine and not self._stopping:
+        if self.has_engine and not self._loaded.is_stopping:
             self._following.load_moved()
 
     async def follow_parsers(self) -> None:
@@ -357,8 +356,8 @@ class Deployments:
     def _refuse_when_unable(self) -> None:
         if not self.has_engine:
             raise NoEngine
-        if self._stopping:
-            raise Unavailable("The server is shutting down; send the request to another instance", retry_after=5)
+        if self._loaded.is_stopping:
+            raise shutting_down()
 
     async def _start(self) -> None:
         if not self._prepared.is_set():

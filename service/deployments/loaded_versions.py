@@ -47,6 +47,8 @@ class LoadedVersions:
         self._by_reference: dict[str, Deployment] = {}
         self._unloaded: set[str] = set()
         """Versions that a caller unloaded by name and that no request has wanted since."""
+        self._drains: dict[Deployment, asyncio.Task[None]] = {}
+        self.is_stopping = False
 
     def get(self, reference: str) -> Deployment | None:
         """Returns the deployment of an exact version, as in `demo:2`."""
@@ -70,7 +72,9 @@ class LoadedVersions:
 
     def begin_loading(self, manifest: Manifest, options: Callable[[], EngineOptions]) -> Deployment:
         """Returns the version's deployment; begins to load it, with `options`, where it is missing or has failed.
-        Raises Unavailable while it drains, and the errors of `options`."""
+        Raises Unavailable while it drains and from `stop` on, and the errors of `options`."""
+        if self.is_stopping:
+            raise shutting_down()
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
@@ -94,15 +98,23 @@ class LoadedVersions:
             self._unloaded.add(deployment.manifest.reference)
         self._drain(deployment)
 
+    def stop(self) -> None:
+        """Begins no load any more."""
+        self.is_stopping = True
+
     async def drain_all(self) -> None:
         """Drains every deployment at once, and returns when the last process has ended."""
         await asyncio.gather(*map(self._drain, self.all()))
         self._by_reference.clear()
 
     def _drain(self, deployment: Deployment) -> asyncio.Task[None]:
-        """Closes a deployment before the task that drains it runs: nothing chooses it meanwhile."""
-        deployment.close()
-        return self._tasks.run(UNLOAD, partial(self._unload, deployment))
+        """Returns the one task that drains a deployment. It is closed before that task runs: nothing chooses it
+        meanwhile."""
+        if (task := self._drains.get(deployment)) is None:
+            deployment.close()
+            task = self._drains[deployment] = self._tasks.run(UNLOAD, partial(self._unload, deployment))
+            task.add_done_callback(lambda _: self._drains.pop(deployment))
+        return task
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
@@ -126,7 +138,8 @@ class LoadedVersions:
 
     async def _unload(self, deployment: Deployment) -> None:
         try:
-            await deployment.drain(self._drain_timeout)
+            with self._memory.freeing():
+                await deployment.drain(self._drain_timeout)
         except Exception:  # a failed drain must not prevent the next load
             self._remove(deployment)
             raise
@@ -136,3 +149,7 @@ class LoadedVersions:
     def _remove(self, deployment: Deployment) -> None:
         if self._by_reference.get(deployment.manifest.reference) is deployment:
             del self._by_reference[deployment.manifest.reference]
+
+
+def shutting_down() -> Unavailable:
+    return Unavailable("The server is shutting down; send the request to another instance", retry_after=5)

@@ -1,11 +1,11 @@
 """Memory is promised to loads: what a load takes counts from its check to its end, so that two loads at once do not get
-the same bytes. It knows sizes; no files and no engines."""
+the same bytes. A load waits for what is being freed. The module knows sizes; no files and no engines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from service.errors import Unavailable
 from service.host import available_memory
@@ -16,17 +16,20 @@ class Memory:
 
     def __init__(self) -> None:
         self._promised = 0
+        self._freeing = 0
         self._line = asyncio.Lock()
         self._end = asyncio.Event()
 
     @asynccontextmanager
     async def promised(self, reference: str, needed: int) -> AsyncIterator[None]:
-        """Keeps `needed` bytes for the version until the block ends. Where only earlier loads stand in its way it waits
-        for their ends, in order: a load takes less or more than was promised. Raises Unavailable where the version does
-        not fit beside the memory in use: otherwise the kernel would choose a process to kill."""
+        """Keeps `needed` bytes for the version until the block ends. Where only earlier loads, or versions that are
+        being unloaded, stand in its way it waits for their ends, in order: a load takes less or more than was promised.
+        Raises Unavailable where the version does not fit beside the memory in use: otherwise the kernel would choose a
+        process to kill."""
         async with self._line:
             while needed > available_memory() - self._promised:
-                if not self._promised or needed > available_memory():
+                may_fit = self._freeing or (self._promised and needed <= available_memory())
+                if not may_fit:
                     raise _too_large(reference, needed)
                 self._end.clear()
                 await self._end.wait()
@@ -35,6 +38,16 @@ class Memory:
             yield
         finally:
             self._promised -= needed
+            self._end.set()
+
+    @contextmanager
+    def freeing(self) -> Iterator[None]:
+        """Within the block a version is being unloaded."""
+        self._freeing += 1
+        try:
+            yield
+        finally:
+            self._freeing -= 1
             self._end.set()
 
 

@@ -106,6 +106,7 @@ class Summaries:
         done, text = begun = known[-1] if known else (0, "")
         while done < place:
             target, request = await asyncio.to_thread(_request, answer, messages, (done, text), place)
+            answer.deployment.require_ready()  # a version that was unloaded meanwhile is not loaded for a summary
             done, text = target, await self._answered(request)
             await self._keep(answer.request, messages, (done, text))
         return done > begun[0]

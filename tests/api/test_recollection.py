@@ -124,6 +124,18 @@ async def test_a_summary_is_made_without_reasoning_where_the_template_can(tmp_pa
         assert not any(prompt.endswith("</think>\n\n") for prompt in prompts if prompt not in made)
 
 
+async def test_no_summary_loads_a_version_that_was_unloaded_while_it_waited(world: World) -> None:
+    world.engine.script = summarising
+    summaries = world.app.state.service.answers.summaries
+    async with summaries._turn:  # another chat's summary is being made
+        await ask(world, messages=TALK, context={"policy": "summarise"}, parameters={"max_new_tokens": 8})
+        assert summaries._tasks
+        await world.deployments.unload("demo:1")
+        await until(lambda: not world.deployments.all())
+    await summaries.settle()
+    assert not world.deployments.all()
+
+
 async def test_a_failed_summary_falls_back_to_the_window_and_the_receipt_says_so(world: World) -> None:
     def silent(request: Request, tokenizer: Tokenizer) -> list[int]:
         is_summary = SUMMARY_REQUEST in tokenizer.decode(request.token_ids)

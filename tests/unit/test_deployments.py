@@ -271,6 +271,67 @@ async def test_who_asks_while_an_unloading_begins_keeps_nothing_loaded(world: Wo
     assert not world.deployments.all()
 
 
+@pytest.fixture
+def may_end(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set it, and engines that are stopped end."""
+    may_end, stop = asyncio.Event(), SlowEngine.stop
+
+    async def stopped(self: SlowEngine, grace: float = 0.0) -> None:
+        await may_end.wait()
+        await stop(self, grace)
+
+    monkeypatch.setattr(SlowEngine, "stop", stopped)
+    return may_end
+
+
+async def test_a_version_that_is_unloaded_twice_is_known_until_its_engine_has_ended(
+    world: World, may_end: asyncio.Event
+) -> None:
+    await world.started()
+    for _ in range(2):
+        await world.deployments.unload("demo:2")
+        await asyncio.sleep(0.02)
+    assert [each.state.value for each in world.deployments.all()] == ["draining"]
+    may_end.set()
+    await until(lambda: not world.deployments.all())
+
+
+async def test_a_load_waits_for_the_memory_of_what_is_being_unloaded(
+    world: World, may_end: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.started()
+    needed = loaded_bytes(world.repository.get("demo", "1").size)
+
+    def available() -> int:
+        return 2 * needed - needed * sum(engine.state is EngineState.READY for _, engine in world.engines) - 1
+
+    monkeypatch.setattr("service.deployments.memory.available_memory", available)
+    may_end.set()
+    with pytest.raises(Unavailable, match="unload another version"):
+        await world.deployments.ensure_loaded("demo:1")
+    may_end.clear()
+    await world.deployments.unload("demo:2")
+    asking = asyncio.create_task(world.deployments.ensure_loaded("demo:1"))
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    may_end.set()
+    assert (await asking).state.value == "ready"
+
+
+async def test_no_load_begins_behind_the_stop(world: World, may_end: asyncio.Event) -> None:
+    """Also where a load that requests wait for is cut, and its engine takes long to end."""
+    await world.started()
+    world.gate.clear()
+    asking = asyncio.create_task(world.deployments.ensure_loaded("demo:1"))
+    await until(lambda: len(world.engines) == 2)
+    stopping = asyncio.create_task(world.deployments.stop())
+    with pytest.raises(Unavailable):
+        await asking
+    may_end.set()
+    await stopping
+    assert len(world.engines) == 2 and not world.deployments.all()
+
+
 async def test_unloading_what_is_not_there_or_not_ready(world: World) -> None:
     await world.started()
     with pytest.raises(NotFound):
@@ -481,7 +542,7 @@ async def test_two_loads_at_once_do_not_get_the_same_memory(tmp_path: Path, monk
         loads = [asyncio.create_task(world.deployments.ensure_loaded(f"demo:{version}")) for version in (1, 2, 3)]
         await until(lambda: len(world.engines) == 3)
         await asyncio.sleep(0.02)
-        waiting = [each for each in world.deployments.all() if each.phase == "waiting for other loads"]
+        waiting = [each for each in world.deployments.all() if each.phase == "waiting for memory"]
         assert len(waiting) == 3 - loaded and not any(each.done() for each in loads)
         world.gate.set()
         ended = await asyncio.gather(*loads, return_exceptions=True)
