@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,8 @@ def main() -> None:
         writer.write(line.encode())
     if wait := asked.get("wait"):
         time.sleep(wait)
+    while (path := asked.get("until")) and not Path(path).exists():
+        time.sleep(0.01)
     if "exit" in asked:
         os._exit(asked["exit"])
     writer.send({"error": asked["error"]} if "error" in asked else {"result": {"model": "demo", "version": "1"}})

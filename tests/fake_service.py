@@ -15,16 +15,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from msgspec import structs
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
+from service.api.answering.streaming import Streaming
 from service.api.edge.door import Door
+from service.api.http.connection import EventStream
 from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
@@ -278,6 +281,27 @@ def says(world: World, text: str) -> None:
     world.engine.script = script
 
 
+class AfterHeaders(asyncio.Event):
+    """An engine's `hold` for streams in turns: each goes on when its headers are due, not before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.0)
+        response = Streaming.response
+
+        async def told(streaming: Streaming) -> EventStream:
+            stream = await response(streaming)
+            self.set()
+            return stream
+
+        monkeypatch.setattr(Streaming, "response", told)
+
+    async def wait(self) -> Literal[True]:
+        await super().wait()
+        self.clear()
+        return True
+
+
 def publish(
     repository: Repository, name: str = "demo", parent: Manifest | None = None, window: int | None = None, **files: Any
 ) -> Manifest:
@@ -318,7 +342,7 @@ async def serving(
     """A `demo:1` that is served, with that chat template if one is given. `engine`: fields of ScriptedEngine;
     `has_engine` false: as without torch; `worker`: the module that runs jobs; keyword arguments: settings."""
     chosen = Settings(
-        data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, "idle_reports": False, **settings}
+        data_dir=directory, **{"load_timeout_seconds": 60, "drain_seconds": 0, "idle_reports": False, **settings}
     )
     repository, metrics, engines = open_repository(chosen, "server"), Metrics(), list[ScriptedEngine]()
     if isinstance(repository.records, SharedRecords):
@@ -341,7 +365,7 @@ async def serving(
         repository,
         make if has_engine else None,
         default_model=chosen.default_model,
-        load_timeout=5,
+        load_timeout=60,
         drain_timeout=chosen.drain_seconds,
         idle_timeout=chosen.idle_unload_seconds,
         tasks=tasks,

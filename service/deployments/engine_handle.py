@@ -27,6 +27,7 @@ from service.engine.client.engine import Engine, EngineFailed, EngineState, not_
 from service.engine.kinds.options import DOSIRAK
 from service.engine.protocol.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.host import for_replicas
+from service.tasks import Unbroken
 
 EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]
 """Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the
@@ -97,6 +98,7 @@ class SharedEngines:
             await group.engine.stop(grace)
         finally:
             group.settled.set()
+            await group.taking.ended()
             for lease in group.leases:
                 lease.release()
 
@@ -104,7 +106,10 @@ class SharedEngines:
         """Keeps the files that the group's processes read from being deleted, until its last member leaves."""
         for version in (group.starter.manifest, group.options.draft):
             if version is not None:
-                group.leases.append(await leased(self._repository, version))
+                await group.taking.finish(self._take(group, version))
+
+    async def _take(self, group: _Group, version: Manifest) -> None:
+        group.leases.append(await leased(self._repository, version))
 
     def directory(self, manifest: Manifest) -> str:
         return str(self._repository.path(manifest))
@@ -131,6 +136,8 @@ class _Group:
     members: list[EngineHandle] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     """The leases of the files that a restarted engine process reads again."""
+    taking: Unbroken = field(default_factory=Unbroken)
+    """Takes the leases, each to its end: one that came after the end of a load that was cut would still be held."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -224,7 +224,10 @@ async def test_a_journal_that_a_dead_server_left_of_an_erased_owner_is_removed(s
     async with serve(engine={"step_seconds": 0.02}) as world:
         await until(lambda: not left.exists())
         batch = await create(world, jsonl([request(f"{n}") for n in range(40)]))
+        await until(lambda: len(world.engine.requests) - len(world.engine.alive) >= 3)
+        world.engine.hold = hold = asyncio.Event()  # the lines that are not answered yet stay so
         await completed(world, batch, 2)
         await world.app.state.service.batch_worker._sweep(await sessions(world))
         assert [each.name for each in left.parent.iterdir()] == [f"{batch['id']}.journal"], "an open one stays"
+        hold.set()
         assert (await ended(world, batch))["request_counts"]["completed"] == 40

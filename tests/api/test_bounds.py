@@ -288,15 +288,14 @@ async def test_deadline_before_the_first_token(serve: Serve) -> None:
 
 
 async def test_deadline_after_some_tokens(serve: Serve) -> None:
-    """Long enough for the first token on a busy machine, too short for the last."""
-    body = {"inputs": "x", "deadline_ms": 2000}
-    async with serve(engine={"step_seconds": 0.2}) as world:
+    body = {"inputs": "x", "deadline_ms": 60_000}
+    async with serve(engine={"fail_after": 3, "end": FinishReason.DEADLINE}) as world:
         whole = (await world.client.post("/generate", json=body)).json()
         assert whole["finish_reason"] == "deadline"
         assert whole["generated_text"].startswith("안녕")
         last = events(await world.client.post("/generate_stream", json=body))[-1]
         assert last["finish_reason"] == "deadline"
-        assert world.engine.requests[0].deadline == pytest.approx(world.engine.requests[0].arrival + 2)
+        assert world.engine.requests[0].deadline == pytest.approx(world.engine.requests[0].arrival + 60)
 
 
 async def test_deadline_while_the_model_loads(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +338,10 @@ async def test_a_deadline_out_of_reach_is_refused_at_once(world: World) -> None:
     refused = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 5000})
     assert error(refused, 504, "deadline_exceeded")["backlog_ms"] == 7200
     assert world.engine.requests == []
-    assert (await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 6900})).status_code == 200, "doubt"
+    world.engine.stats = replace(world.engine.stats, backlog_seconds=100, cost_error=0.9)
+    assert (await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000})).status_code == 200, (
+        "doubt"
+    )
     assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
 
 

@@ -161,7 +161,8 @@ async def test_an_answer_whose_vllm_was_killed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], status: int, same: bool
 ) -> None:
     """A greedy answer goes on as it was, a sampled one by another draw, and one with penalties is to be sent again."""
-    monkeypatch.setenv("FAKE_VLLM_STEP_SECONDS", "0.03")
+    hold = tmp_path / "hold"
+    monkeypatch.setenv("FAKE_VLLM_HOLD", str(hold))
     async with with_vllm(tmp_path, engine="vllm") as client:
         assert (await client.post("/v1/deployments", json={"model": "demo:1"})).status_code == 202
         pid = (await ready(client))["replicas"][0]["pid"]
@@ -169,11 +170,13 @@ async def test_an_answer_whose_vllm_was_killed_says_so(
         alone = (await client.post("/generate", json=body)).json()
         assert "replayed" not in alone["timings"]
         before = await steps(client)
+        hold.touch()
         killed = asyncio.create_task(client.post("/generate", json=body))
         while await steps(client) < before + 5:
             assert not killed.done()
             await asyncio.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
+        hold.unlink()
         told = await killed
         assert told.status_code == status, told.text
         if status == 200:

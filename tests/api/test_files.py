@@ -208,7 +208,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(serve: Serve) -
         writer.write(head + b"Content-Type: multipart/form-data; boundary=x\r\n\r\n")
         writer.write(b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"y" * 3_000_000)
         await writer.drain()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not on_disk(world):
                 await asyncio.sleep(0.01)
             writer.close()

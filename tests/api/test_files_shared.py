@@ -21,6 +21,7 @@ from tests.api.batching import content, create, ended, get, hurry, jsonl, reques
 from tests.fake_service import World, publish, serving
 from tests.sessions import needs_postgresql
 from tests.stores import fresh_store
+from tests.waiting import until
 
 pytestmark = needs_postgresql
 Serve = Callable[..., AbstractAsyncContextManager[World]]
@@ -105,7 +106,9 @@ async def test_what_another_has_begun_waits_for_it(serve: Any, monkeypatch: pyte
     one, two = await serve("one", engine={"step_seconds": 0.05}), await serve("two")
     batch = await create(one, lines(40))
     tasks = await working(one)
-    async with asyncio.timeout(20):
+    await until(lambda: len(one.engine.requests) - len(one.engine.alive) >= 3)
+    one.engine.hold = asyncio.Event()  # the lines that are not answered yet stay so
+    async with asyncio.timeout(60):
         while not (await get(one, batch))["request_counts"]["completed"]:
             await asyncio.sleep(0.02)
     await tasks.stop()

@@ -217,9 +217,10 @@ async def test_a_client_that_waits_for_another_may_leave(serve: Serve, database:
     async with serve(engine={"hold": asyncio.Event()}, database_url=database) as world, over_http(world) as url:
         first = asyncio.create_task(post(world, "/generate", {"inputs": "x"}))
         await until(lambda: world.engine.alive)
+        brief = httpx.Timeout(60, read=0.3)
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post("/generate", json={"inputs": "x"}, headers={"Idempotency-Key": "k1"}, timeout=0.3)
+                await client.post("/generate", json={"inputs": "x"}, headers={"Idempotency-Key": "k1"}, timeout=brief)
         assert not first.done()
         world.engine.hold.set()  # type: ignore[union-attr]
         assert_repeated(await first, await post(world, "/generate", {"inputs": "x"}))

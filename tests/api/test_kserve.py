@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.deployments.deployment import DeploymentState
+from service.deployments.deployments import FOLLOW_ALIASES
 from service.engine.client.engine import EngineState
 from service.errors import Unavailable
 from tests.api.conftest import KEY, Serve
@@ -83,6 +84,7 @@ async def test_model_metadata_names_versions_and_tensors(own: World) -> None:
 
 async def test_a_model_is_ready_where_it_would_answer_at_once(own: World) -> None:
     client = own.client
+    await own.deployments._tasks.stop((FOLLOW_ALIASES,))
     assert (await client.get(f"{DEMO}/ready")).json() == {"name": "demo", "ready": True}
     publish(own.deployments.repository, parent=own.deployments.resolve("demo"))
     assert "demo:2 is not loaded" in error(await client.get(f"{DEMO}/versions/2/ready"), 503)
@@ -283,6 +285,7 @@ async def index(world: World, **body: Any) -> dict[str, tuple[str, str]]:
 
 
 async def test_the_index_lists_every_version_with_its_state(own: World) -> None:
+    await own.deployments._tasks.stop((FOLLOW_ALIASES,))
     publish(own.deployments.repository, "other")
     ready, absent = ("READY", ""), ("UNAVAILABLE", "not loaded")
     assert await index(own) == {"demo:1": ready, "other:1": absent}

@@ -62,7 +62,7 @@ async def test_latencies_are_those_of_a_stopwatch(serve: Serve) -> None:
         between = value(text, f"inter_token_latency_seconds_sum{{{MODEL}}}")
         assert first == pytest.approx(answer["timings"]["ttft_ms"] / 1000, abs=0.001)
         assert between == pytest.approx(answer["timings"]["decode_ms"] / 1000, abs=0.001)
-        assert first + between == pytest.approx(elapsed, rel=0.1)
+        assert 0.02 * (answer["usage"]["completion_tokens"] - 1) <= first + between <= elapsed
 
 
 async def test_answers_without_a_token_have_no_time_to_the_first_and_none_between(world: World) -> None:

@@ -13,7 +13,7 @@ from service.engine.protocol.messages import Request
 from service.errors import Unavailable
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, over_http, publish, serving
+from tests.fake_service import REPLY, AfterHeaders, over_http, publish, serving
 from tests.tools import WITH_TOOLS
 
 openai = pytest.importorskip("openai")
@@ -54,8 +54,8 @@ async def test_create_and_stream(serve: Serve) -> None:
 
 async def test_a_failure_before_the_first_token_is_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's stream raises RuntimeError where no response was created before."""
-    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.0)
-    engine = {"fail_after": 0, "step_seconds": 0.02, "failure": Unavailable("planted", retry_after=1)}
+    hold = AfterHeaders(monkeypatch)
+    engine = {"fail_after": 0, "hold": hold, "failure": Unavailable("planted", retry_after=1)}
     async with serve(engine=engine) as world, over_http(world) as url:
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         async with client.responses.stream(model="demo", input="hello") as stream:

@@ -22,6 +22,7 @@ from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from models.repository import rollouts
 from models.repository.disk.journal import timestamp
 from models.repository.repository import Repository
+from service.deployments.deployments import FOLLOW_ALIASES
 from service.errors import GenerationFailed
 from tests.api.reading import error
 from tests.fake_service import WINDOW, World, publish, serving
@@ -76,7 +77,7 @@ async def test_the_candidate_gets_its_share_of_2000(world: World, weight: float)
     for chosen in (sticky, alone):
         got = sum(each.manifest.version == "2" for each in chosen)
         mean = 2000 * weight / 100
-        assert abs(got - mean) <= 4 * math.sqrt(mean * (1 - weight / 100))
+        assert abs(got - mean) <= 6 * math.sqrt(mean * (1 - weight / 100))
 
 
 async def test_a_conversation_stays_where_it_began_whatever_becomes_of_the_weight(world: World) -> None:
@@ -198,7 +199,7 @@ async def test_a_bad_candidate_is_taken_back_while_another_holds_the_lock(
 async def test_a_slow_candidate_is_rolled_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.deployments.rollouts.LEAST_TIMES", 5)
     await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 3})
-    world.engines[-1].step_seconds = 0.1
+    world.engines[-1].step_seconds = 0.5
     numbers = itertools.count()
     while (await world.client.get(URL)).json()["rollout"] is not None:  # a busy machine spoils some of them
         await ask(world, chat(f"opening {next(numbers)}"))
@@ -218,6 +219,7 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
 
 
 async def test_a_candidate_whose_files_are_gone_is_taken_back(world: World) -> None:
+    await world.deployments._tasks.stop((FOLLOW_ALIASES,))
     repository = world.deployments.repository
     rollouts.put(
         repository, rollouts.Rollout("demo", "production", "", "2", 50, True, False, rollouts.RolloutLimits(), "")

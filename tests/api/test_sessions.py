@@ -433,9 +433,9 @@ async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
         assert len(await messages(world, session)) == 8 and admission.in_progress == 0
         assert "dosirak_session_turns_waiting 0.0" in (await world.client.get("/metrics")).text
         held.clear()
-        monkeypatch.setattr("service.generation.admission.LONGEST_WAIT_SECONDS", 0.05)
         first = asyncio.create_task(say(world, session, "first"))
         await until(lambda: world.engine.alive)
+        monkeypatch.setattr("service.generation.admission.LONGEST_WAIT_SECONDS", 0.05)
         late = await say(world, session, "late", status=503)
         assert late["code"] == "unavailable" and "send this one again" in late["error"]
         held.set()

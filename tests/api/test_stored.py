@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from service.errors import NotFound
+from service.storage.sessions.store import utc_now
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, World, over_http, serving
 from tests.tools import WITH_TOOLS
@@ -156,12 +157,13 @@ async def test_another_owners_completion_is_not_there(serve: Serve) -> None:
 
 async def test_each_kind_has_its_own_room_and_all_expire(serve: Serve, tmp_path: Path) -> None:
     database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
-    async with serve(database_url=database, sessions_max_per_owner=2, sessions_ttl_seconds=2) as world:
+    async with serve(database_url=database, sessions_max_per_owner=2, sessions_ttl_seconds=60) as world:
         made = [(await ask(world))["id"] for _ in range(3)]
         for _ in range(3):
             await world.client.post("/v1/responses", json={"input": "x"})
         assert await ids(world, "") == made[1:]
-        await asyncio.sleep(2.05)
+        store = await world.app.state.service.answers.conversations.store()
+        store._clock = lambda: utc_now() + timedelta(seconds=61)
         assert await ids(world, "") == []
 
 

@@ -13,7 +13,7 @@ from service.engine.protocol.messages import FinishReason
 from service.errors import Unavailable
 from tests.api.fields.stage import TEMPLATE
 from tests.api.stream_machines import DIALECTS, Told
-from tests.fake_service import World, says, serving
+from tests.fake_service import AfterHeaders, World, says, serving
 from tests.migrated import begin_with_copies
 
 THOUGHT, SAID = "hello world, 안녕하세요. stop", "Don't stop. 😀 도시락!"
@@ -35,8 +35,7 @@ SCRIPTS: Final[dict[str, tuple[str, Told]]] = {
     "a call behind reasoning": (f"<think>\n{THOUGHT}\n</think>\n\n{CALL}", Told("", THOUGHT, [ARGUMENTS])),
 }
 GONE: Final = Unavailable("planted", retry_after=1)
-EARLY: Final = {"fail_after": 0, "step_seconds": 0.02}
-"""Before the first token, and late enough that the headers have gone."""
+EARLY: Final = {"fail_after": 0}
 ENDS: Final[dict[str, tuple[dict[str, Any], bool]]] = {
     "failure before the first token": ({**EARLY, "failure": GONE}, True),
     "failure": ({"fail_after": 4, "failure": GONE}, True),
@@ -98,8 +97,8 @@ async def test_an_answer_that_a_limit_cuts_anywhere(speaking: World, path: str) 
 @pytest.mark.parametrize("end", ENDS)
 async def test_streams_that_end_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """The headers have gone: the stream itself says what happened, in the middle of any part."""
-    monkeypatch.setattr("service.api.answering.streaming.HEADERS_SECONDS", 0.0)
     engine, fails = ENDS[end]
+    engine = {**engine, "hold": AfterHeaders(monkeypatch)}
     async with serving(tmp_path, chat_template=TEMPLATE, engine=engine) as world:
         for name in ("text", "ends inside its reasoning", "a call behind reasoning"):
             script, wanted = SCRIPTS[name]

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -121,7 +120,8 @@ def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served
 
         asking = threading.Thread(target=ask)
         asking.start()
-        time.sleep(0.4)
+        with server.client() as client:
+            block_until(lambda: _running(client.get("/metrics").text) == 1)
         server.process.send_signal(signal.SIGTERM)
         asking.join(60)
         assert server.process.wait(60) == 0
@@ -132,7 +132,7 @@ def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served
 def test_until_its_answers_end_a_server_answers(data_dir: Path, served: Server, tmp_path: Path) -> None:
     """Newcomers are refused with Retry-After, and what the drain cuts ends by an error event, not within one."""
     command = python("-m", "service.cli", "serve")
-    with running(command, data_dir, tmp_path / "log", free_port(), DOSIRAK_DRAIN_SECONDS="1") as server:
+    with running(command, data_dir, tmp_path / "log", free_port(), DOSIRAK_DRAIN_SECONDS="2") as server:
         streams: list[str] = []
 
         def ask() -> None:

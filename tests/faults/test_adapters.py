@@ -21,6 +21,7 @@ from service.engine.protocol.messages import FinishReason, Request, StepOutput
 from service.errors import Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import CONFIG, QUICK, answer, engine, environment, kill
+from tests.waiting import until
 
 
 def requests(count: int = 8, **fields: Any) -> list[Request]:
@@ -117,7 +118,8 @@ async def test_an_adapter_that_is_released_while_it_is_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kills", [1, 3])
 async def test_adapters_survive_a_killed_engine(kills: int) -> None:
-    asked = requests(9, max_tokens=30)
+    asked = requests(9, max_tokens=400)
+    killed = list[bool]()
     async with engine(QUICK, step_seconds=0.005) as client:
         await client.load_adapter("one", "anywhere")
         await client.load_adapter("two", "anywhere")
@@ -126,7 +128,9 @@ async def test_adapters_survive_a_killed_engine(kills: int) -> None:
             outputs: list[StepOutput] = []
             async for output in client.generate(request):
                 outputs.append(output)
-                if request.id == "1" and len(outputs) % 7 == 0 and len(outputs) <= 7 * kills:
+                is_next = client.state == "ready" and len(outputs) >= 7 * (len(killed) + 1)
+                if request.id == "1" and len(killed) < kills and client.restarts == len(killed) and is_next:
+                    killed.append(True)
                     kill(client)
             return outputs
 
@@ -218,7 +222,7 @@ async def test_replicas_adapt_all() -> None:
         await replicas.load_adapter("two", "anywhere")
         killing = asyncio.get_running_loop().call_later(0.05, partial(kill, replicas.replicas[1]))  # type: ignore[arg-type]
         await check(replicas, requests(12, max_tokens=30))
-        assert killing.when() and replicas.restarts == 1
+        await until(lambda: killing.when() and replicas.restarts == 1)
         replicas.unload_adapter("one")
         for at in range(2):
             [refused] = await answer(replicas.replicas[at], make_request("late", adapter="one"))  # type: ignore[arg-type]

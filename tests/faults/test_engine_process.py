@@ -43,12 +43,13 @@ from service.engine.protocol.messages import (
 )
 from service.errors import EngineKilled, Unavailable
 from tests.fakes import expected_tokens, expected_vector, make_request, tokens_of
-from tests.waiting import until
+from tests.waiting import block_until, until
 
 ROOT = str(Path(__file__).parents[2])
 CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4, heartbeat_seconds=0.1)
 POISON = 96
-QUICK = RestartPolicy(hang_seconds=0.4, backoff_seconds=0.02)
+QUICK = RestartPolicy(backoff_seconds=0.02)
+HANGS = RestartPolicy(hang_seconds=0.4, backoff_seconds=0.02)
 
 
 def environment(**fake: Any) -> dict[str, str]:
@@ -105,7 +106,7 @@ async def test_from_start_to_stop() -> None:
     assert outputs[0].queue_seconds is not None
     assert (client.stats.running, client.stats.blocks_free + client.stats.blocks_cached) == (0, 32)
     assert [step.tokens for step in client.recent_steps] == [10, *[1] * 7]
-    await client.stop(grace=5)
+    await client.stop(grace=60)
     assert client.state == "stopped"
     assert is_gone(client.info.pid)
     with pytest.raises(Unavailable, match="stopped"):
@@ -136,14 +137,17 @@ async def test_a_closed_stream_frees_its_blocks() -> None:
 
 @pytest.mark.parametrize("kills", [1, 3])
 async def test_a_killed_engine_is_a_pause(kills: int) -> None:
-    requests = [make_request(str(i), range(i, 12), max_tokens=30, prompt_logprobs=0, logprobs=0) for i in range(4)]
+    requests = [make_request(str(i), range(i, 12), max_tokens=400, prompt_logprobs=0, logprobs=0) for i in range(4)]
+    killed = list[bool]()
     async with engine(QUICK, step_seconds=0.005) as client:
 
         async def read(request: Request) -> list[StepOutput]:
             outputs: list[StepOutput] = []
             async for output in client.generate(request):
                 outputs.append(output)
-                if request.id == "0" and len(outputs) % 7 == 0 and len(outputs) <= 7 * kills:
+                is_next = client.state == "ready" and len(outputs) >= 7 * (len(killed) + 1)
+                if request.id == "0" and len(killed) < kills and client.restarts == len(killed) and is_next:
+                    killed.append(True)
                     kill(client)
             return outputs
 
@@ -185,14 +189,14 @@ async def test_requests_wait_for_an_engine_that_is_starting_again() -> None:
 
 
 async def test_a_hung_engine_is_killed_and_its_streams_go_on() -> None:
-    request = make_request("a", range(5), max_tokens=20)
+    request = make_request("a", range(5), max_tokens=400)
     outputs: list[StepOutput] = []
-    async with engine(QUICK, step_seconds=0.005) as client:
+    async with engine(HANGS, step_seconds=0.005) as client:
         async for output in client.generate(request):
             outputs.append(output)
             if len(outputs) == 5:
                 kill(client, signal.SIGSTOP)
-        assert client.restarts == 1
+        assert client.restarts >= 1
     assert tokens_of(outputs) == expected_tokens(request)
 
 
@@ -212,16 +216,16 @@ async def test_a_stopped_engine_is_seen_before_it_is_killed(is_busy: bool) -> No
 
 
 async def test_an_engine_that_is_stopped_without_work_is_replaced_before_a_request_needs_it() -> None:
-    async with engine(QUICK, step_seconds=0.005) as client:
+    async with engine(HANGS, step_seconds=0.005) as client:
         kill(client, signal.SIGSTOP)
-        await until(lambda: client.restarts == 1)
+        await until(lambda: client.restarts >= 1)
         assert await answer(client, make_request("a", max_tokens=1))
 
 
 async def test_a_step_may_take_longer_than_a_hang() -> None:
-    """Its heartbeats go on: three steps of over twice `hang_seconds` each."""
-    request = make_request("a", max_tokens=3)
-    async with engine(QUICK, step_seconds=1.0) as client:
+    """Its heartbeats go on: a step of over twice `hang_seconds`."""
+    request = make_request("a", max_tokens=1)
+    async with engine(replace(HANGS, hang_seconds=2.0), step_seconds=4.5) as client:
         assert tokens_of(await answer(client, request)) == expected_tokens(request)
         assert client.restarts == 0
 
@@ -230,7 +234,7 @@ async def test_a_step_may_take_longer_than_a_hang() -> None:
 async def test_a_request_whose_step_never_ends_fails_alone(how: str) -> None:
     """A kernel that never returns is known by its seconds, native code that keeps the interpreter's lock by silence."""
     innocent = make_request("innocent", [1, 2], max_tokens=60)
-    policy = replace(QUICK, unforecast_step_seconds=0.4, max_suspected_crashes=2)
+    policy = replace(HANGS, unforecast_step_seconds=0.4, max_suspected_crashes=2)
     fake: dict[str, Any] = {how: POISON}
     async with engine(policy, step_seconds=0.005, **fake) as client:
         running = asyncio.create_task(answer(client, innocent))
@@ -240,8 +244,8 @@ async def test_a_request_whose_step_never_ends_fails_alone(how: str) -> None:
 
 
 async def test_an_idle_engine_is_never_taken_for_a_hung_one() -> None:
-    async with engine(QUICK, step_seconds=0.2) as client:
-        await asyncio.sleep(0.5)
+    async with engine(replace(HANGS, hang_seconds=2.0), step_seconds=0.2) as client:
+        await asyncio.sleep(2.5)
         await answer(client, make_request("a", max_tokens=1))
         assert client.restarts == 0
 
@@ -251,14 +255,15 @@ async def test_a_deadline_holds_while_there_is_no_engine() -> None:
         started = time.monotonic()
         request = make_request("a", max_tokens=5000, deadline=started + 0.5)
         stream = client.generate(request)
-        await anext(stream)
+        outputs = [await anext(stream)]
         kill(client)
-        outputs = [output async for output in stream]
+        outputs += [output async for output in stream]
         assert outputs[-1].finish_reason is FinishReason.DEADLINE
         assert time.monotonic() < started + 15, "before the engine is back"
 
 
-async def test_the_engine_ends_a_request_at_its_deadline() -> None:
+async def test_the_engine_ends_a_request_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.engine.client.client._LATE_SECONDS", 60.0)
     async with engine(step_seconds=0.01) as client:
         outputs = await answer(client, make_request("a", max_tokens=5000, deadline=time.monotonic() + 0.2))
         assert outputs[-1].finish_reason is FinishReason.DEADLINE
@@ -270,7 +275,7 @@ async def test_stop_lets_streams_finish_within_its_grace() -> None:
     async with engine(step_seconds=0.01) as client:
         stream = client.generate(request)
         outputs = [await anext(stream)]
-        await client.stop(grace=5)
+        await client.stop(grace=60)
         outputs += [output async for output in stream]
     assert tokens_of(outputs) == expected_tokens(request)
 
@@ -334,11 +339,13 @@ async def test_a_cancelled_load_leaves_no_process() -> None:
 async def test_idle_means_idle() -> None:
     async with engine() as client:
         await answer(client, make_request("a", max_tokens=50))
-        await asyncio.sleep(0.05)
         process = psutil.Process(client.pid)
-        before = process.num_ctx_switches(), process.cpu_times()
+        was, now = None, process.num_ctx_switches()
+        while now != was:  # its last step has ended
+            await asyncio.sleep(0.05)
+            was, now = now, process.num_ctx_switches()
         await asyncio.sleep(0.6)
-        assert (process.num_ctx_switches(), process.cpu_times()) == before, "it was not even woken"
+        assert process.num_ctx_switches() == now, "it was not even woken"
 
 
 PARENT = """
@@ -364,10 +371,7 @@ def test_an_orphan_dies_at_once_even_within_a_step() -> None:
         assert not is_gone(pid)
         parent.kill()
         parent.wait()
-        deadline = time.monotonic() + 1.0
-        while not is_gone(pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert is_gone(pid)
+        block_until(lambda: is_gone(pid), 20)  # a step takes 30
 
 
 class RawEngine:
@@ -375,13 +379,13 @@ class RawEngine:
 
     def __init__(self, **fake: Any) -> None:
         self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         command = [sys.executable, "-m", "tests.fake_worker", str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment(**fake), cwd=ROOT)
         self._frames = FrameReader()
         self.send(Start(CONFIG))
-        assert isinstance(self.read()[-1], Ready)
+        assert any(isinstance(message, Ready) for message in self.read())
 
     def send(self, *messages: ToEngine) -> None:
         self.socket.sendall(b"".join(encode(message) for message in messages))
@@ -408,7 +412,7 @@ def test_the_engine_exits_when_the_socket_ends() -> None:
     raw.send(Add((make_request("a", max_tokens=5000),)))
     raw.read()
     raw.socket.close()
-    assert raw.process.wait(timeout=1) == 0
+    assert raw.process.wait(timeout=60) == 0
 
 
 def test_shutdown_drains_then_exits() -> None:
@@ -416,15 +420,15 @@ def test_shutdown_drains_then_exits() -> None:
     raw.send(Add((request, make_request("b", max_tokens=5000))), Shutdown(), Abort(("b",)))
     steps = [message for message in raw.rest() if isinstance(message, Step)]
     assert tokens_of(o for step in steps for o in step.outputs if o.request_id == "a") == expected_tokens(request)
-    assert raw.process.wait(timeout=1) == 0
+    assert raw.process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("broken", [encode(Start(CONFIG)), b"\0\0\0\1\xff", b"\xff" * 8])
 def test_a_broken_stream_of_frames_is_fatal(broken: bytes) -> None:
     raw = RawEngine()
     raw.socket.sendall(broken)
-    assert isinstance(raw.rest()[-1], Fatal)
-    assert raw.process.wait(timeout=1) == 1
+    assert any(isinstance(message, Fatal) for message in raw.rest())
+    assert raw.process.wait(timeout=60) == 1
 
 
 async def test_a_process_that_was_started_before_is_the_first_to_serve_and_not_the_second() -> None:

@@ -42,12 +42,13 @@ async def test_steps_of_a_living_engine(tmp_path: Path) -> None:
 async def test_a_death_ends_the_profile_and_no_answer(tmp_path: Path, number: signal.Signals) -> None:
     async with engine(QUICK, step_seconds=0.01) as client:
         task = await begun(client, order(tmp_path, 1000))
-        answering = asyncio.create_task(answer(client, make_request("a", max_tokens=40)))
+        answering = asyncio.create_task(answer(client, make_request("a", max_tokens=400)))
         await until(lambda: client.stats.steps_total > 3)
         kill(client, number)
         with pytest.raises(EngineFailed, match="the engine process died"):
             await task
         await answering
+        await until(lambda: client.state == "ready")
         ended = await begun(client, order(tmp_path, 1))
         await answer(client, make_request("b"))
         await ended

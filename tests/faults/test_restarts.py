@@ -19,7 +19,7 @@ from service.engine.client.client import EngineClient
 from service.engine.client.engine import EngineState
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
-from tests.faults.test_engine_process import POISON, QUICK, answer, client_of, engine, kill
+from tests.faults.test_engine_process import HANGS, POISON, QUICK, answer, client_of, engine, kill
 from tests.unit.test_deployments import World, publish_with_tokenizer
 from tests.waiting import until
 
@@ -75,7 +75,7 @@ async def test_a_request_that_kills_engines_does_so_once_however_often_it_is_sen
 
 async def test_a_hang_is_noticed_after_its_client_has_left(tmp_path: Path) -> None:
     hung = tmp_path / "hung"
-    policy = replace(QUICK, unforecast_step_seconds=0.4)
+    policy = replace(HANGS, unforecast_step_seconds=0.4)
     async with engine(policy, hang_on_token=POISON, hung_file=str(hung)) as client:
         leaving = asyncio.create_task(answer(client, make_request("poison", [POISON])))
         await until(hung.exists)

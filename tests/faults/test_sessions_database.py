@@ -35,7 +35,7 @@ async def test_locked(store: SessionStore, tmp_path: Path) -> None:
     holder.execute("BEGIN IMMEDIATE")
     started = asyncio.get_running_loop().time()
     refused = await asyncio.gather(*(say(store, "ann", session.id, "x") for _ in range(5)), return_exceptions=True)
-    assert asyncio.get_running_loop().time() - started < 10 * PATIENCE
+    assert asyncio.get_running_loop().time() - started < 60
     assert all(isinstance(each, Unavailable) and each.retry_after for each in refused)
     assert (await store.get("ann", session.id)).message_count == 0  # readers go on
     holder.execute("ROLLBACK")

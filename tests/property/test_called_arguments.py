@@ -19,7 +19,7 @@ from service.text.grammars.matching import VocabularyGrammars
 from service.text.messages import Tool
 from service.text.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse
 from service.text.tools.formats import FORMATS
-from tests.effort import drawn
+from tests.effort import IS_THOROUGH, drawn
 from tests.schema_values import HUGE, fits_schema
 
 WRITTEN = [form for form in FORMATS if form.writing is not None]
@@ -130,7 +130,13 @@ def test_arguments_are_read_back_as_their_schema_allows(form: ToolFormat) -> Non
     plain = VocabularyGrammars.of_tokens(tokens, list)
     marked = VocabularyGrammars.of_tokens([*tokens, *[None] * len(marks)], list)
 
-    @settings(max_examples=drawn(15, 300), deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=drawn(15, 300),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=not IS_THOROUGH,
+    )
     @given(schema=SCHEMAS, seed=st.integers(0, 1 << 30), is_strict=st.booleans(), are_controls=st.booleans())
     def check(schema: Any, seed: int, is_strict: bool, are_controls: bool) -> None:
         tools = (Tool("order", None, json.dumps(schema), strict=is_strict), Tool("weather", None, '{"type": "object"}'))

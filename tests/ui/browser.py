@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Error, Locator, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Error, Locator, Page, Request, expect, sync_playwright
+
+expect.set_options(timeout=30_000)
 
 API_DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 

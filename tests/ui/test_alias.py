@@ -46,7 +46,7 @@ def worse(served: Server) -> Iterator[None]:
     with served.client() as api:  # it may be ready after the alias has left it, and then it stays
         block_until(lambda: "loading" not in states(api).values(), 60)
         if manifest.reference in states(api):
-            api.delete(f"/v1/deployments/{manifest.reference}").raise_for_status()
+            api.delete(f"/v1/deployments/{manifest.reference}")
         block_until(lambda: manifest.reference not in states(api), 60)
     repository.delete("demo", manifest.version)
 
@@ -80,6 +80,7 @@ def test_an_alias_is_made_promoted_and_rolled_back(shown: Window, client: httpx.
 def test_an_old_page_overwrites_nothing_and_loads_again(shown: Window, client: httpx.Client) -> None:
     client.put(f"{ALIASES}/old", json={"version": "2"})
     page = shown.open("models/demo/aliases/old")
+    expect(page.get_by_role("status")).to_contain_text("demo@old points to demo:2")
     client.put(f"{ALIASES}/old", json={"version": "1", "reason": "another person"})
     _promote(page, "demo:2", "I know better")
     expect(page.get_by_role("alert")).to_contain_text(re.compile("read it again.*412 · request", re.DOTALL))

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.e2e.server import Server
 from tests.ui.browser import cells, needs_browser, window
 from tests.ui.conftest import KEY
+from tests.waiting import block_until
 
 pytestmark = needs_browser
 
@@ -51,7 +52,7 @@ def test_a_key_from_its_making_to_its_end(chromium: Browser, keyed: Server) -> N
         region.get_by_role("button", name="Hide").click()
         expect(region).to_have_count(0)
 
-        page.wait_for_timeout(1500)  # counts are written once a second
+        block_until(lambda: counted(keyed) == 3)  # counts are written once a second
         page.reload()
         assert secret not in page.content()
         usage = page.get_by_role("table", name="Usage")
@@ -111,10 +112,19 @@ def is_change(route: Route) -> bool:
 
 def the_one(page: Page, held: list[Route]) -> Route:
     """Takes the one change that the page has asked for."""
-    page.wait_for_timeout(100)
+    while not held:
+        page.wait_for_timeout(10)
+    page.wait_for_timeout(100)  # a second press would ask again
     [route] = held
     held.clear()
     return route
+
+
+def counted(server: Server) -> int:
+    """The requests of all keys that the usage has, refused ones too."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    rows = httpx.get(f"{server.url}/v1/usage", headers=headers).json()["data"]
+    return sum(each["requests"] + each["refused"] for each in rows)
 
 
 def ask(server: Server, key: str) -> int:

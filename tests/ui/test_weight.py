@@ -22,6 +22,8 @@ def test_a_screen_loads_little(chromium: Browser, served: Server, screen: Screen
     with window(chromium, served.url) as shown:
         page = shown.page
         page.goto(f"{served.url}/ui{path}")
+        while page.evaluate(PAINTED) is None:
+            page.wait_for_timeout(50)
         page.wait_for_timeout(500)
         loaded, paint = dict(page.evaluate(LOADED)), page.evaluate(PAINTED)
         frame = len(page.content().encode())

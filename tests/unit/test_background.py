@@ -128,7 +128,7 @@ async def test_a_load_whose_clean_up_fails_has_failed(tmp_path: Path, monkeypatc
         await until(lambda: world.deployments.phase == "started")
         refused = error(await world.client.post("/generate", json={"inputs": "x"}), 503, "unavailable")
         assert "could not be loaded" in refused["error"], "nobody waits for what will not come"
-        assert world.deployments.all()[0].state is DeploymentState.FAILED
+        await until(lambda: world.deployments.all()[0].state is DeploymentState.FAILED)
 
 
 async def test_one_engine_that_cannot_be_ended_keeps_no_other_from_ending(tmp_path: Path) -> None:

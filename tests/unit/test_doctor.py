@@ -252,7 +252,8 @@ def listening(body: bytes) -> Iterator[int]:
     ("body", "by"),
     [(b'{"name": "Dosirak"}', "dosirak"), (b"<html>", "in use"), (b"[]", "in use"), (b"\xff", "in use")],
 )
-def test_a_port_that_is_taken(body: bytes, by: str, tmp_path: Path) -> None:
+def test_a_port_that_is_taken(body: bytes, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.cli.serve.checks.ANSWER_SECONDS", 60.0)
     with listening(body) as port:
         assert by in look(Settings(data_dir=tmp_path, port=port)).port_taken_by
 

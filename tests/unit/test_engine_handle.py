@@ -39,7 +39,7 @@ class World:
         self.promised: list[int] = []
         self.asked = 0
         self.deployments = Deployments(
-            self.repository, self.engine, default_model="demo:1", preload=False, load_timeout=5, drain_timeout=0.1
+            self.repository, self.engine, default_model="demo:1", preload=False, load_timeout=60, drain_timeout=0.1
         )
 
     def publish(self, name: str, adapter: str = "", weights: str = "weights") -> Manifest:

@@ -183,7 +183,7 @@ async def test_what_is_wanted_of_all_and_failed_to_load_here_is_tried_again(pair
     await one.deployments.begin_loading("demo:2")
     await until(lambda: ("2", "failed") in states(two))
     two.failure = ""
-    await until(lambda: ("2", "ready") in states(two))
+    await until(lambda: ("2", "ready") in states(one) and ("2", "ready") in states(two))
     await one.deployments.unload("demo:2")
     await until(lambda: states(two) == [("1", "ready")])
 

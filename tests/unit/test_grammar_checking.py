@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,15 @@ def choice(text: str) -> Grammar:
     return Grammar.of_choice([text], "choice")
 
 
-def killing(checker: GrammarChecker, count: int) -> threading.Thread:
+@contextmanager
+def killing(checker: GrammarChecker, count: int) -> Iterator[None]:
     """Ends the processes of the next `count` trials, as who looks for memory does."""
     assert checker._process is not None
-    first = checker._process.pid
+    first, over = checker._process.pid, threading.Event()
 
     def run() -> None:
         for _ in range(count):
-            while True:
+            while not over.is_set():
                 now = checker._process.pid if checker._process else first
                 try:
                     children = Path(f"/proc/{now}/task/{now}/children").read_text().split()
@@ -47,14 +49,16 @@ def killing(checker: GrammarChecker, count: int) -> threading.Thread:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    return thread
+    yield
+    over.set()
+    thread.join()
 
 
 async def test_a_trial_that_was_killed_is_no_verdict(checker: GrammarChecker) -> None:
-    killing(checker, 1)
     properties = {f"p{n}": {"type": "string", "maxLength": 3} for n in range(60)}
     schema = Grammar.of_json_schema({"type": "object", "properties": properties}, "response_format")
-    await checker.check(schema)
+    with killing(checker, 1):
+        await checker.check(schema)
 
 
 async def test_an_owner_with_many_grammars_leaves_the_others_their_turn(checker: GrammarChecker) -> None:

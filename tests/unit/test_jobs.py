@@ -59,10 +59,11 @@ def children() -> list[psutil.Process]:
 
 
 async def test_a_job_tells_its_progress_and_its_result(jobs: Jobs, tmp_path: Path) -> None:
-    job = jobs.submit("import", {"wait": 0.5})
+    job = jobs.submit("import", {"until": str(tmp_path / "go on")})
     assert (job.state, job.progress) == ("queued", 0.0)
     await until(lambda: jobs.get(job.id).progress == 0.5)
     assert (jobs.get(job.id).state, jobs.get(job.id).doing) == ("running", "half way")
+    (tmp_path / "go on").touch()
     await until(lambda: jobs.get(job.id).ended)
     assert jobs.get(job.id).result == {"model": "demo", "version": "1"}
     assert JobFiles(tmp_path).all() == [jobs.get(job.id)], "also on disk"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtest.runner.address import parse_address
@@ -117,6 +117,8 @@ def test_what_is_missing_is_named(place: str, missing: str) -> None:
     st.integers(0, 99),
     st.sampled_from(["poisson", "constant"]),
 )
+@example(rate=5.0, seconds=1.9, warmup=14.585377591093092, seed=0, arrivals="poisson")
+@example(rate=0.5, seconds=3.0, warmup=1.1, seed=0, arrivals="constant")
 def test_a_schedule_has_as_many_requests_as_its_rate_says(
     rate: float, seconds: float, warmup: float, seed: int, arrivals: Any
 ) -> None:

@@ -105,6 +105,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("DOSIRAK_PORT", str(free_port()))
     monkeypatch.setenv("LOGNAME", "kim")
+    for patience in ("_WAIT_SECONDS", "_MOVED_SECONDS"):
+        monkeypatch.setattr(f"service.cli.serve.command.{patience}", 60.0)
     start = Start(Repository(tmp_path / "data"))
     monkeypatch.setattr("service.cli.serve.serving.serve", start.serve)
     monkeypatch.setattr(child, "run", start.job)

@@ -80,7 +80,8 @@ def test_it_waits_only_when_there_is_nothing_to_do() -> None:
     assert channel.waited == [None, None, 0.0, None, None]
 
 
-def test_one_frame_a_step_with_news_and_none_without() -> None:
+def test_one_frame_a_step_with_news_and_none_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.engine.process.loop._NEWS_SECONDS", 60.0)
     core = make_core(max_num_batched_tokens=12, num_blocks=64)
     loop = EngineLoop(
         core, channel := ScriptedChannel([[Add((make_request("a", range(60), max_tokens=2),))], *[[]] * 5])

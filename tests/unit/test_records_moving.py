@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests import postgres
 from tests.sessions import needs_postgresql
 from tests.stores import fresh_store
 from tests.versions import publish
+from tests.waiting import block_until
 
 pytestmark = needs_postgresql
 Start = Callable[..., Repository]
@@ -97,6 +97,7 @@ def test_a_push_that_ended_early_goes_on(place: Path, start: Start) -> None:
     with first.records.locked("demo", 5):
         first.records.append("demo", old.records.history("demo").entries[0])
     assert "1 journals moved: demo (1 entries)" in run("push")
+    block_until(lambda: len(first.history("demo", "production")) == len(old.history("demo", "production")))
     assert first.history("demo", "production") == old.history("demo", "production")
 
 
@@ -148,10 +149,7 @@ def unread(logs: list[Any]) -> list[Any]:
 
 def looked(repository: Repository) -> None:
     """Waits until the first look at the database has ended."""
-    deadline = time.monotonic() + 5
-    while not (isinstance(repository.records, SharedRecords) and repository.records.is_reachable):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    block_until(lambda: isinstance(repository.records, SharedRecords) and repository.records.is_reachable)
 
 
 def test_two_databases_for_one_store_stop_the_start(place: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from tests.versions import FACTS, publish
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "data", lock_timeout=5)
+    return Repository(tmp_path / "data", lock_timeout=60)
 
 
 def weights(repository: Repository, manifest: Manifest) -> Path:

@@ -235,7 +235,7 @@ async def test_answers_of_before_have_no_id_and_new_ones_do(database_url: str) -
 
 
 async def test_many_open_an_empty_database_at_once(database_url: str) -> None:
-    stores = await asyncio.gather(*(SessionStore.open(database_url) for _ in range(4)))
+    stores = await asyncio.gather(*(SessionStore.open(database_url, patience=60) for _ in range(4)))
     session = await stores[0].create("ann")
     for store in stores:
         await say(store, "ann", session.id, "hello")
@@ -246,7 +246,7 @@ async def test_processes_open_an_empty_database_at_once(database_url: str) -> No
     program = (
         "import asyncio, sys; from service.storage.sessions import SessionStore\n"
         "async def main():\n"
-        "    store = await SessionStore.open(sys.argv[1], patience=20)\n"
+        "    store = await SessionStore.open(sys.argv[1], patience=60)\n"
         "    print((await store.create('ann')).id)\n"
         "    await store.close()\n"
         "asyncio.run(main())"

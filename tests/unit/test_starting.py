@@ -66,6 +66,11 @@ def answering(body: bytes) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "ANSWER_SECONDS", 60.0)
+
+
 def address_of(**settings: Any) -> str:
     return checks.listening_address(Settings(**settings))
 
@@ -453,7 +458,7 @@ def test_two_quick_interrupts_are_two() -> None:
             block_until(partial(lambda count: len(heard) == count, count))
 
     before = signal.signal(signal.SIGINT, interrupt)
-    child = serving.start([sys.executable, "-c", "import time; time.sleep(5)"], dict(os.environ), piped=False)
+    child = serving.start([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), piped=False)
     seen: list[str] = []
     try:
         threading.Timer(0.1, twice).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -126,11 +126,11 @@ BOMBS += [
 @pytest.mark.parametrize("source", BOMBS)
 def test_bombs_are_refused_at_once(source: str) -> None:
     tracemalloc.start()
-    begun = perf_counter()
+    begun = process_time()
     try:
         with pytest.raises(InvalidRequest, match=r"too (much|long|wide|large)|RecursionError|OverflowError"):
             ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], [], True)
-        assert perf_counter() - begun < 3
+        assert process_time() - begun < 3
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from time import perf_counter, sleep
+from time import process_time, sleep
 from typing import Any
 
 import pytest
@@ -184,11 +184,11 @@ def test_lone_surrogates_are_refused(tokenizer: Tokenizer, text: str) -> None:
 def test_a_run_of_anything_is_encoded_in_bounded_time(tmp_path: Path, text: str) -> None:
     tokenizer = load(tmp_path)
     long = text * (2**17 // len(text.encode()))
-    begun = perf_counter()
+    begun = process_time()
     tokenizer.encode(long)
     with suppress(InvalidRequest):  # too many control tokens
         tokenizer.render_chat([Message("user", long)])
-    assert perf_counter() - begun < 5
+    assert process_time() - begun < 5
 
 
 def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
@@ -311,19 +311,19 @@ def test_a_long_run_is_refused_where_it_takes_minutes_and_nowhere_else(tmp_path:
     rust.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(each), "isolated") for each in (r"\s+$", r"(?=(\d{3})+(?!\d))")]
     )
-    slow, begun = load(tmp_path / "slow", rust), perf_counter()
+    slow, begun = load(tmp_path / "slow", rust), process_time()
     with pytest.raises(InvalidRequest, match="blanks or digits in a row"):
         slow.encode(text)
-    assert perf_counter() - begun < 5
+    assert process_time() - begun < 5
     assert slow.encode("word " * 4000)
 
 
 def test_tokens_of_the_configuration_are_added_at_once(tmp_path: Path) -> None:
     """Each call of the library looks at all added tokens: one call a token took 25 minutes for a hundred thousand."""
     added = {str(300 + n): {"content": f"<x{n}>", "special": n % 2 == 0} for n in range(4000)}
-    begun = perf_counter()
+    begun = process_time()
     tokenizer = load(tmp_path, tokenizer_config={"added_tokens_decoder": added})
-    assert perf_counter() - begun < 2
+    assert process_time() - begun < 2
     ids = [tokenizer.id_of(f"<x{n}>") for n in range(4000)]
     assert ids == list(range(ids[0] or 0, (ids[0] or 0) + 4000))
     assert [tokenizer.is_special(id or 0) for id in ids[:4]] == [True, False, True, False]

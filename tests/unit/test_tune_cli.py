@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from models.manifest import Manifest
 from models.repository.repository import Repository
@@ -85,8 +85,17 @@ def published(repository: Repository, content: str, parent: Manifest | None = No
 
 def run(*words: str, load: str = "load.toml", seconds: str = "2") -> tuple[int, str]:
     asked = ["tune", "tiny", "--load", load, "--seconds", seconds, *words]
-    ended = CliRunner().invoke(cli.app, asked, catch_exceptions=False)
+    ended = invoked(*asked)
     return ended.exit_code, " ".join(ended.output.split())
+
+
+def invoked(*words: str) -> Result:
+    """Again where the machine stood still in the few seconds that a test gives."""
+    for _ in range(3):
+        ended = CliRunner().invoke(cli.app, words, catch_exceptions=False)
+        if ended.exit_code != 2 or "seconds are too few" not in " ".join(ended.output.split()):
+            break
+    return ended
 
 
 def test_it_writes_what_a_server_reads(version: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +125,7 @@ def test_it_writes_what_a_server_reads(version: Manifest, monkeypatch: pytest.Mo
 
 def test_json_has_every_candidate(version: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "PROBE_ANSWERS", (4, 4))
-    ended = CliRunner().invoke(cli.app, ["tune", "tiny:1", "--load", "load.toml", "--seconds", "2", "--json"])
+    ended = invoked("tune", "tiny:1", "--load", "load.toml", "--seconds", "2", "--json")
     shown = json.loads(ended.output)
     assert ended.exit_code == 0 and len(shown["candidates"]) >= 2 and shown["model"] == "tiny:1"
     assert shown["chosen"]["settings"]["DOSIRAK_REPLICAS"] == "2" and shown["times_as_good"] > 1
@@ -198,11 +207,11 @@ def test_versions_that_the_gate_refuses_are_no_candidates(data_dir: Path, monkey
     published(repository, "two", parent=first, precision="int8")
     monkeypatch.setattr(tuner, "PROBE_ANSWERS", (4, 4))
     monkeypatch.setenv("DOSIRAK_PROTECTED_ALIASES", "production")
-    ended = CliRunner().invoke(cli.app, ["tune", "tiny:1", "--load", "load.toml", "--seconds", "2"])
+    ended = invoked("tune", "tiny:1", "--load", "load.toml", "--seconds", "2")
     said = " ".join(ended.output.split())
     assert "tiny:2 is no candidate: it was never measured" in said and "versions: tiny:1 (bf16) " in said
     monkeypatch.delenv("DOSIRAK_PROTECTED_ALIASES")
-    ended = CliRunner().invoke(cli.app, ["tune", "tiny:1", "--load", "load.toml", "--seconds", "2"])
+    ended = invoked("tune", "tiny:1", "--load", "load.toml", "--seconds", "2")
     assert "versions: tiny:1 (bf16), tiny:2 (int8)" in " ".join(ended.output.split())
 
 

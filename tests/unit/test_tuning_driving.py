@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from service.engine.client.engine import EngineFailed
 from service.engine.protocol.messages import FinishReason, Request, StepOutput
@@ -24,6 +26,45 @@ from tests.tokenizers import write
 from tests.tuning import CLOSED, OPEN
 
 KIND: dict[str, Any] = {"route": "/generate_stream", "prompt_words": 4, "max_new_tokens": 8}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time moves when nobody has work, and a little at each look: a machine that stands still changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now, self._select = 1000.0, self._selector.select  # type: ignore[attr-defined]
+        self._selector.select = self._skip  # type: ignore[attr-defined]
+
+    def _skip(self, timeout: float | None = None) -> list[Any]:
+        events = list(self._select(None if timeout is None else 0))
+        if not events and timeout:
+            self._now += timeout
+        return events
+
+    def stand_still(self, seconds: float) -> None:
+        self._now += seconds
+
+    def time(self) -> float:
+        self._now += 1e-6
+        return self._now
+
+
+class VirtualPolicy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> VirtualLoop:
+        return VirtualLoop()
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualPolicy:
+    return VirtualPolicy()
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _virtual(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", asyncio.get_running_loop().time)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +160,17 @@ async def test_requests_that_find_no_user_free_have_arrived_and_wait(tokenizer: 
     await engine.stop()
     assert found.arrived > 1.5 * found.ended, "they were due, sent or not"
     assert max(found.ttft_ms) > 300
+    assert "the schedule's rate" in objective.broken(scenario, {1: found})
+
+
+async def test_requests_that_a_late_machine_never_sent_have_arrived_and_wait(tokenizer: Tokenizer) -> None:
+    """It seemed to keep up with a schedule that it had not begun."""
+    engine = await started()
+    scenario = load(OPEN, rate=100.0, arrivals="constant", seconds=20.0)
+    asyncio.get_running_loop().call_later(0.3, time.monotonic.__self__.stand_still, 1.0)  # type: ignore[attr-defined]
+    found = await drive(engine, workload(tokenizer, scenario), 1, 1.2)
+    await engine.stop()
+    assert found.arrived >= 89 and found.ended < 10
     assert "the schedule's rate" in objective.broken(scenario, {1: found})
 
 

@@ -152,7 +152,6 @@ class Connection(HttpToolsProtocol):
         require_one_reading(self.headers, self.parser.get_http_version())
         if self.parser.should_upgrade():
             return
-        self._unset_keepalive_if_required()  # an answer that ended during this head has begun it
         self._phase = Phase.BODY
         self._came = self._brought_before = 0
         self._was_paused = False
@@ -172,6 +171,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._phase is Phase.HEAD:  # the next one has begun to come, and has a time of its own
+            self._unset_keepalive_if_required()
         self._connections.moved(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:

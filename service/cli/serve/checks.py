@@ -31,6 +31,7 @@ from service.storage.outages import SESSIONS, Outages
 
 PORTS_TRIED: Final = 20
 PATIENCE_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 2.0
 FIRST_UNPRIVILEGED: Final = 1024
 ELSEWHERE: Final = "or choose another directory with DOSIRAK_DATA_DIR"
 LITTLE_SPACE: Final = 64 * 1024 * 1024
@@ -67,7 +68,9 @@ def try_to_listen(family: socket.AddressFamily, ip: str, port: int) -> None:
 def is_dosirak(settings: Settings) -> bool:
     """Returns whether a server of this project answers at the address, to the key of these settings."""
     try:
-        answer = httpx.get(f"{address(settings)}/", headers=authorization(settings), timeout=2, trust_env=False)
+        answer = httpx.get(
+            f"{address(settings)}/", headers=authorization(settings), timeout=ANSWER_SECONDS, trust_env=False
+        )
         return bool(answer.json()["name"] == "Dosirak")
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False

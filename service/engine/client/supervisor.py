@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import sys
 import time
@@ -86,8 +87,8 @@ class Supervisor:
         """Starts nothing."""
         self.info: EngineInfo | None = None
         self.restarts = 0
-        self.lost_at = 0.0
-        """The time of the last death of a ready process."""
+        self.lost_at = math.inf
+        """The time of the last death of a ready process, while none is ready; infinity before it is noticed."""
         self._launch = launch
         self._user = user
         self._policy = policy
@@ -213,7 +214,8 @@ class Supervisor:
         self.info = info
         self._ready_at = time.monotonic()
         is_restart = self._state is EngineState.RESTARTING
-        self._state = EngineState.READY
+        self._state, self.lost_at = EngineState.READY, math.inf
+        self.restarts += is_restart
         self._ready.set()
         self._user.on_ready(info, is_restart)
 
@@ -258,7 +260,6 @@ class Supervisor:
                 self._backoff.died()
                 _logger.warning("engine not started again, next try in %.1f s: %s", self._backoff.seconds, error)
             else:
-                self.restarts += 1
                 return
 
     async def _look(self) -> None:

@@ -89,13 +89,13 @@ def one_request(kinds: list[RequestKind], draw: Random) -> Drawn:
 
 def due_times(load: OpenLoop) -> list[float]:
     """Returns the times in order; as many in the warm-up and in the counted time as the rate says."""
-    begin, end = load.window
     draw = Random(load.seed)
-    return _between(load, 0.0, begin, draw) + _between(load, begin, end, draw)
+    warm_up = _within(load, 0.0, load.warmup_seconds, draw)
+    return warm_up + _within(load, load.warmup_seconds, load.seconds, draw)
 
 
-def _between(load: OpenLoop, begin: float, end: float, draw: Random) -> list[float]:
-    count = round(load.rate * (end - begin))
+def _within(load: OpenLoop, begin: float, seconds: float, draw: Random) -> list[float]:
+    count = round(load.rate * seconds)
     if load.arrivals == "constant":
         return [begin + at / load.rate for at in range(count)]
-    return sorted(begin + draw.random() * (end - begin) for _ in range(count))
+    return sorted(begin + draw.random() * seconds for _ in range(count))

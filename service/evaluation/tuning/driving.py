@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Coroutine
 from contextlib import aclosing
 from random import Random
@@ -78,6 +79,8 @@ class _Drive:
         self._in_flight = 0
         self._sent = 0
         self._waiting: dict[str, float] = {}
+        self._unsent = deque[float]()
+        """Times at which requests of a schedule are due, of those that did not arrive yet."""
         self._tasks = set[asyncio.Task[None]]()
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
@@ -99,6 +102,9 @@ class _Drive:
             await self._cancel()
         if self._failure is not None:
             raise self._failure
+        for due in self._unsent:  # a machine that stood still sent them too late
+            if due < ended:
+                self._arrive(due)
         self.measured.seconds = max(0.0, ended - self._counted)
         self._count_waits(ended)
 
@@ -139,17 +145,24 @@ class _Drive:
     async def _schedule(self, load: OpenLoop) -> None:
         changed = {"warmup_seconds": 0.0, "seconds": self._seconds, "seed": load.seed + self._number}
         places = asyncio.Semaphore(load.users)
-        for due in due_times(load.model_copy(update=changed)):
+        dues = due_times(load.model_copy(update=changed))
+        self._unsent.extend(self._began + due for due in dues)
+        for due in dues:
             drawn = one_request(self._workload.scenario.requests, Random(f"{load.seed} {self._number} {due!r}"))
             await asyncio.sleep(self._began + due - time.monotonic())
-            self._spawn(self._scheduled(drawn, self._began + due, places))
+            self._spawn(self._scheduled(drawn, self._unsent.popleft(), places))
+
+    def _arrive(self, due: float) -> str:
+        """Counts a request that is due, and returns the name under which it waits for a user."""
+        self.measured.arrived += due >= self._counted
+        self._waiting[name := f"due {due!r}"] = due
+        return name
 
     async def _scheduled(self, drawn: Drawn, due: float, places: asyncio.Semaphore) -> None:
         """Sends a request once one of the users is free. It has arrived before: who waits for a user waits too."""
-        self.measured.arrived += due >= self._counted
-        self._waiting[f"due {due!r}"] = due
+        name = self._arrive(due)
         async with places:
-            self._waiting.pop(f"due {due!r}")
+            self._waiting.pop(name)
             await self._answer(drawn, due)
 
     async def _answer(self, drawn: Drawn, due: float) -> tuple[bool, str]:

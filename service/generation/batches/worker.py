@@ -265,7 +265,7 @@ class BatchWorker:
     async def _renew(self, store: SessionStore, claim: BatchClaim, run: BatchRun) -> None:
         """Renews the claim while it can be renewed, and tells the run what has become of the batch."""
         renewed = time.monotonic()
-        while time.monotonic() - renewed < LOST_SECONDS:
+        while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 now = await store.batches.renew(claim, *run.counts)
@@ -276,7 +276,8 @@ class BatchWorker:
             except (Conflict, NotFound):
                 return
             except (DosirakError, OSError):
-                continue
+                if time.monotonic() - renewed >= LOST_SECONDS:
+                    return
 
     async def _sweep(self, store: SessionStore) -> None:
         """Removes the journals of batches that are not open: of owners that were erased. A journal is younger than its

@@ -124,10 +124,9 @@ class Feed:
 
     async def _sample(self) -> None:
         """Makes events until it is cancelled or the server is ending. After a delay it goes on from there: events are
-        never made faster to catch up."""
-        due = self._clock()
+        never made faster to catch up, for a listener that had no time to read one would lose it."""
+        due = self._clock() + INTERVAL_SECONDS
         while True:
-            due = max(due + INTERVAL_SECONDS, self._clock())
             while (left := due - self._clock()) > 0:
                 if self._is_stopping():
                     return
@@ -135,6 +134,8 @@ class Feed:
             event = self._encode(self._source.sample())
             for listener in self._listeners:
                 listener.offer(event)
+            now = self._clock()
+            due = (due if now - due < INTERVAL_SECONDS / 2 else now) + INTERVAL_SECONDS
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Ends all listeners where `leave` has not ended the task: the server is ending, or a sample failed."""

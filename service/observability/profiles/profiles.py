@@ -55,6 +55,8 @@ class Profiles:
         self._files = ProfileFiles(deployments.repository.layout.data_dir)
         self._tasks = tasks
         self._making: Profile | None = None
+        self._made: Profile | None = None
+        """The one that was made last: who has read its file a moment before its end was stored sees its end."""
 
     async def begin(self, reference: str | None, steps: int, kind: Kind) -> Profile:
         """Begins a profile of a loaded version. Raises NotFound for one that is not loaded, Unavailable while its
@@ -118,8 +120,9 @@ class Profiles:
         return profile
 
     def _shown(self, stored: Profile) -> Profile:
-        if self._making is not None and stored.id == self._making.id:
-            return self._making
+        for known in (self._making, self._made):
+            if known is not None and stored.id == known.id:
+                return known
         return stored if stored.ended else replace(stored, state="failed", error=INTERRUPTED)
 
     async def _make(self, deployment: Deployment, profile: Profile) -> None:
@@ -128,6 +131,7 @@ class Profiles:
             ended = await self._end_of(deployment, profile)
             with suppress(FileNotFoundError):
                 await asyncio.to_thread(self._files.put, ended)
+            self._made = ended
             log.info(f"profile_{ended.state}", profile=ended.id, model=ended.model, reason=ended.error)
         finally:
             self._making = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ VOCABULARY = 97
 DIE, HANG, RAISE = 90, 91, 92
 BLOCKS, BLOCK_SIZE = 64, 16
 STEP_SECONDS = float(os.environ.get("FAKE_VLLM_STEP_SECONDS", "0.002"))
+HOLD = os.environ.get("FAKE_VLLM_HOLD", "")
+"""While this file is there, a request that has ten tokens gets no more."""
 
 
 class EngineArgs:
@@ -95,6 +98,8 @@ class LLMEngine:
 
     def step(self) -> list[Any]:
         time.sleep(STEP_SECONDS)
+        while HOLD and Path(HOLD).exists() and any(each.made >= 10 for each in self._requests.values()):
+            time.sleep(0.01)
         self._executor.compute()
         begun = [each for each in self._requests.values() if not each.made]
         details = SimpleNamespace(
