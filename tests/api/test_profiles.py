@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from service.engine.client.engine import EngineFailed, EngineState
 from service.engine.protocol.messages import Profiled
-from service.observability.profiles.profile import MOST_KEPT, ProfileFiles
+from service.observability.profiles.profile import MOST_KEPT, Profile, ProfileFiles
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving
 from tests.profiles import files_of, write_piece
@@ -40,6 +41,29 @@ async def ended(world: World, id: str) -> dict[str, Any]:
             return shown
         assert shown["state"] in ("queued", "running")
         await asyncio.sleep(0.01)
+
+
+async def test_a_profile_whose_file_was_read_a_moment_before_its_end_is_shown_with_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = world.app.state.service.profiles
+    get, was_read, ended_now = profiles._files.get, threading.Event(), threading.Event()
+
+    def read(id: str) -> Profile:
+        stored = get(id)
+        was_read.set()
+        assert ended_now.wait(60)
+        return stored  # type: ignore[no-any-return]
+
+    world.engine.profile_hold = asyncio.Event()
+    id = (await world.client.post("/v1/profiles", json={"steps": 3})).json()["id"]
+    monkeypatch.setattr(profiles._files, "get", read)
+    shown = asyncio.create_task(world.client.get(f"/v1/profiles/{id}"))
+    await until(was_read.is_set)
+    world.engine.profile_hold.set()
+    await until(lambda: profiles._making is None)
+    ended_now.set()
+    assert (await shown).json()["state"] == "succeeded"
 
 
 async def test_a_profile_of_the_default_model(world: World) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import select
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import HANGS, POISON, QUICK, answer, client_of, engine, kill
 from tests.unit.test_deployments import World, publish_with_tokenizer
-from tests.waiting import until
+from tests.waiting import block_until, until
 
 
 async def until_ready(client: EngineClient) -> None:
@@ -102,6 +103,21 @@ async def test_a_restart_that_cannot_load_is_tried_until_it_can(tmp_path: Path) 
         outputs += [output async for output in stream]
         assert tokens_of(await late) == expected_tokens(make_request("late", [3]))
         assert (client.state, client.why_not_ready) == (EngineState.READY, "")
+    assert tokens_of(outputs) == expected_tokens(request)
+
+
+async def test_an_engine_that_died_a_moment_ago_has_not_been_away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel knows of the death at once, the event loop when it gets to it."""
+    request = make_request("a", max_tokens=400)
+    async with engine(replace(QUICK, wait_seconds=0.05), step_seconds=0.005) as client:
+        stream = client.generate(request)
+        outputs = [await anext(stream)]
+        await asyncio.sleep(0.1)
+        kill(client)
+        block_until(lambda: client.state is EngineState.RESTARTING)  # in this turn of the loop
+        client._give_up(time.monotonic() - 0.05)
+        monkeypatch.setattr(client, "_give_up", lambda before: None)
+        outputs += [output async for output in stream]
     assert tokens_of(outputs) == expected_tokens(request)
 
 
