@@ -331,6 +331,7 @@ class Deployments:
         return self._router.parse(reference)
 
     async def _ensure_loaded(self, reference: ModelReference) -> Deployment:
+        end = time.monotonic() + self._load_timeout
         while True:
             if reference.version is None:
                 deployment = self._following.begin_loading(reference)
@@ -338,7 +339,11 @@ class Deployments:
                 deployment = self._begin_loading(self._router.resolve(reference))
             if deployment.state is DeploymentState.READY:
                 return deployment
-            await deployment.settled(self._load_timeout)
+            try:
+                await deployment.settled(end - time.monotonic())
+            except Unavailable:
+                if self._router.resolve(reference).reference == deployment.manifest.reference:
+                    raise  # else the reference has moved on meanwhile
 
     def _begin_loading(self, manifest: Manifest) -> Deployment:
         """Does as LoadedVersions.begin_loading, with the options of the settings."""

@@ -108,6 +108,18 @@ async def test_a_default_model_that_was_unloaded_by_name_stays_unloaded_until_it
     assert await answered(world) == "2"
 
 
+async def test_who_waits_for_a_version_gets_another_that_the_reference_means_meanwhile(tmp_path: Path) -> None:
+    world = await World(tmp_path, preload=False).started()
+    assert await answered(world, "demo:1") == "1"
+    world.gate.clear()
+    world.failure = "a changed byte"
+    asking = asyncio.create_task(world.deployments.ensure_loaded("demo"))
+    await until(lambda: len(world.engines) == 2)
+    world.repository.promote("demo", "production", "1", "the other one does not load")
+    world.gate.set()
+    assert (await asking).manifest.version == "1"
+
+
 async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
     await world.started()
     world.gate.clear()

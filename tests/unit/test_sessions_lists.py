@@ -3,6 +3,7 @@ what is another owner's is not there."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import random
@@ -33,6 +34,7 @@ from service.storage.sessions.copies import Copies
 from service.storage.sessions.search import words_of
 from service.text.grams import fold
 from tests.sessions import Clock, a_turn, say
+from tests.waiting import until
 
 OWNER = "ann"
 
@@ -286,6 +288,20 @@ async def test_a_key_is_of_its_owner(store: SessionStore) -> None:
             await call
     await store.idempotency.abandon(stolen)
     assert getattr(await store.idempotency.begin("ann", "key", "hash"), "response", None) == b"ann's"
+
+
+async def test_a_claim_whose_client_has_left_is_given_up(store: SessionStore) -> None:
+    """Else the client's next try would wait for the lease."""
+    leaving = asyncio.create_task(store.idempotency.begin("ann", "key", "hash"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await until(lambda: not store._database._calls._running)
+    for _ in range(5):  # turns in which the claim's end begins
+        await asyncio.sleep(0)
+    await until(lambda: not store._database._calls._running)
+    assert isinstance(await store.idempotency.begin("ann", "key", "hash"), Fresh)
 
 
 async def test_a_turn_cannot_spend_a_foreign_claim(store: SessionStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from models.repository.repository import Repository
 from models.repository.rollouts import Rollout, RolloutLimits
 from service.settings import Settings
 from service.storage.records import Identity, SharedRecords, leave, open_repository, shared
+from service.storage.records.link import Link
 from service.storage.records.presence import LIVING_SECONDS, clock_error
 from tests import postgres
 from tests.sessions import needs_postgresql
@@ -150,6 +152,62 @@ def test_a_lease_on_a_deleted_version_is_refused(
     two.delete("demo", "3")
     with pytest.raises(NotFound):
         one.lease(found)
+
+
+def test_calls_that_a_close_finds_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process ends with its threads: one that waited for ever would keep it."""
+
+    async def look(link: Link) -> None: ...
+
+    async def refresh(link: Link) -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    begun = threading.Event()
+    monkeypatch.setattr(Link, "_look", look)
+    monkeypatch.setattr(Link, "refresh", refresh)
+    layout = Layout(tmp_path)
+    layout.make()
+    records = SharedRecords("postgresql+asyncpg://a:b@127.0.0.1:1/x", layout, Identity("server", "1.0"))
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(records.refresh)
+        assert begun.wait(60)
+        records.close()
+        with pytest.raises(Unreachable):
+            calling.result(60)
+    with pytest.raises(Unreachable):
+        records.refresh()
+
+
+async def test_a_lease_that_is_taken_while_a_heartbeat_writes_those_of_before_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, writing, may, told = set[tuple[str, str]](), asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def beat(*_: object) -> bool:
+        return False
+
+    async def put_leases(_connection: object, _id: str, held: list[tuple[str, str]]) -> None:
+        writing.set()
+        await may.wait()
+        there.clear()
+        there.update(held)
+
+    async def tell(link: Link, name: str, version: str) -> bool:
+        told.append(f"{name}:{version}")
+        return True
+
+    monkeypatch.setattr("service.storage.records.link.statements.beat", beat)
+    monkeypatch.setattr("service.storage.records.link.statements.put_leases", put_leases)
+    monkeypatch.setattr(Link, "_tell_lease", tell)
+    link = Link("postgresql+asyncpg://a@b/c", tmp_path, Identity("server", "1"), adopt=list, on_mirror=lambda _: None)
+    link.reachable, link._held_there = True, {("demo", "1")}
+    beating = asyncio.create_task(link._beat(None))  # type: ignore[arg-type]
+    await writing.wait()
+    await link.lease("demo", "1")
+    may.set()
+    await beating
+    assert told == ["demo:1"] and not there
 
 
 HOLDER = """

@@ -72,7 +72,7 @@ class IdleReports:
         if self._activity.idle_seconds < self._idle_seconds or not self._jobs.is_idle:
             return
         missing = await asyncio.to_thread(self._missing, tuple(self._served()))
-        if missing is not None and not self._activity.is_busy:
+        if missing is not None and self._jobs.is_idle and not self._activity.is_busy:
             await self._measure(missing)
 
     def _missing(self, served: Iterable[Manifest]) -> Manifest | None:

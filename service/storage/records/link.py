@@ -250,11 +250,15 @@ class Link:
         return mirror
 
     async def _beat(self, connection: AsyncConnection) -> None:
-        held = set(self._held)
-        is_new = await statements.beat(connection, self._identity, self.state or "{}")
-        if is_new or held != self._held_there:
-            await statements.put_leases(connection, self._identity.id, sorted(held))
-            self._held_there = held
+        held, there = set(self._held), self._held_there
+        self._held_there = None  # a lease that is taken meanwhile is not told by this
+        try:
+            is_new = await statements.beat(connection, self._identity, self.state or "{}")
+            if is_new or held != there:
+                await statements.put_leases(connection, self._identity.id, sorted(held))
+                there = held
+        finally:
+            self._held_there = there
 
     async def _listen(self) -> None:
         connection = await self._opened().lasting()

@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from models.repository.disk.records import FileRecords
 from service.errors import DosirakError
 from service.storage.records.mirror import JOURNAL, Mirror, changes_of, unread
 from service.storage.records.presence import MOST_CLOCK_SECONDS, Identity, Instance
+from service.tasks import cancelled
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -52,15 +54,16 @@ class SharedRecords:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, args=(url, link), name="records", daemon=True)
         self._started = threading.Event()
+        self._asking = threading.Lock()
+        self._has_ended = False
         self._link: Link
         self._thread.start()
         self._started.wait()
 
     def close(self) -> None:
         """Takes this process out of the list of instances and ends its connections."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._following.cancel)
-            self._thread.join(10)
+        self._call_soon(self._following.cancel)
+        self._thread.join(10)
 
     # As `Records` says
 
@@ -173,8 +176,16 @@ class SharedRecords:
         try:
             self._loop.run_until_complete(self._following)
         except asyncio.CancelledError:
-            self._loop.run_until_complete(self._link.close())
+            with self._asking:
+                self._has_ended = True
+            self._loop.run_until_complete(self._end())
             self._loop.close()
+
+    async def _end(self) -> None:
+        """Ends the calls that other threads wait for: a process ends with its threads."""
+        await asyncio.sleep(0)  # those of a moment ago have begun
+        await cancelled(asyncio.all_tasks() - {asyncio.current_task()})
+        await self._link.close()
 
     def _take_mirror(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -201,19 +212,26 @@ class SharedRecords:
         return connection
 
     def _call(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
-        if not self._thread.is_alive():
-            work.close()
-            raise self._unreachable()
+        with self._asking:
+            if not self._is_there:
+                work.close()
+                raise self._unreachable()
+            called = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+            return called.result(timeout)
         except (RepositoryError, TimeoutError):
             raise
-        except (DosirakError, OSError) as error:
+        except (DosirakError, OSError, CancelledError) as error:
             raise self._unreachable() from error
 
-    def _call_soon(self, work: Callable[[], None]) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(work)
+    def _call_soon(self, work: Callable[[], object]) -> None:
+        with self._asking:
+            if self._is_there:
+                self._loop.call_soon_threadsafe(work)
+
+    @property
+    def _is_there(self) -> bool:
+        return self._thread.is_alive() and not self._has_ended
 
     def _unreachable(self) -> Unreachable:
         return Unreachable(

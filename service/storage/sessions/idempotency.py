@@ -50,11 +50,26 @@ class Idempotency:
         self._owned = owned
         self._new_bytes = Counter[str]()
 
-    @uninterrupted("write")
     async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
         """Returns the key's state, and claims a free key. Raises Conflict where the key came with another body or its
-        response was too large to keep, InvalidRequest for a key that cannot be stored."""
+        response was too large to keep, InvalidRequest for a key that cannot be stored. A claim that comes after its
+        caller was cancelled is given up: its client asks again."""
         check_text(key, "key")
+        beginning = asyncio.create_task(self._begin(owner, key, body_hash))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            beginning.add_done_callback(self._give_up)
+            raise
+
+    def _give_up(self, beginning: asyncio.Task[Fresh | InProgress | Finished]) -> None:
+        if beginning.cancelled() or beginning.exception() is not None:
+            return
+        if isinstance(status := beginning.result(), Fresh):
+            asyncio.create_task(self.abandon(status.claim))  # noqa: RUF006 - the database keeps it
+
+    @uninterrupted("write")
+    async def _begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
         mine = self._owned(owner)
         async with self._database.reading() as connection:
             known = _status(await _record(connection, mine, key), mine, body_hash)
