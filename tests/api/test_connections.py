@@ -235,13 +235,13 @@ async def test_whoever_goes_on_or_waits_for_the_server_stays() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/late":
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
         size, more = 0, True
         while more:
             message = await receive()
             size, more = size + len(message["body"]), message.get("more_body", False)
         if scope["path"] == "/silent":
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
         content = b"%d" % size
         headers = [(b"content-length", b"%d" % len(content)), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -257,15 +257,15 @@ async def test_whoever_goes_on_or_waits_for_the_server_stays() -> None:
             await asyncio.sleep(pause)
         return said + await reader.read()
 
-    async with listening(app) as server, asyncio.timeout(20):
+    async with listening(app, replace(LIMITS, body_seconds=1.2)) as server, asyncio.timeout(60):
         least = unread.LEAST_BYTES
         said = await asyncio.gather(
-            upload(server, b"/", 16 * least, least, 0.08),
+            upload(server, b"/", 32 * least, least, 0.08),
             upload(server, b"/late", 64 * least, 64 * least, 0),
             upload(server, b"/late", 8, 8, 0, b"Expect: 100-continue\r\n"),
             upload(server, b"/silent", 8, 8, 0),
         )
-        assert [each.rpartition(b"\r\n")[2] for each in said] == [b"%d" % (n * least) for n in (16, 64)] + [b"8", b"8"]
+        assert [each.rpartition(b"\r\n")[2] for each in said] == [b"%d" % (n * least) for n in (32, 64)] + [b"8", b"8"]
         assert server.closed == []
 
 

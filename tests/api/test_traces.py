@@ -33,6 +33,14 @@ PROMPT = "Zwetschgenknödel"
 CHAT = [{"role": "system", "content": PROMPT}, {"role": "user", "content": f"{PROMPT}?"}]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans are sent by `close` alone, however long that takes."""
+    monkeypatch.setattr(exporting, "EXPORT_SECONDS", 60.0)
+    monkeypatch.setattr(exporting, "CLOSE_SECONDS", 60.0)
+    monkeypatch.setattr(exporting, "DELAY_MS", 60_000.0)
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     with collecting() as made:
@@ -329,6 +337,8 @@ async def test_a_dead_collector_costs_a_counter_and_one_line(
                 assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
                 while await counter(world, "trace_export_failures") < wanted:
                     await asyncio.sleep(0.01)
+        while await counter(world, "trace_spans_dropped") < 3:
+            await asyncio.sleep(0.01)
         assert await counter(world, "trace_spans_dropped") == 3
         collector.status = 200
         await world.client.post("/generate", json={"inputs": "x"})
@@ -346,6 +356,7 @@ async def test_a_collector_that_never_answers_holds_nothing_up(
     """Neither an answer nor the end of the server; what does not fit is counted."""
     monkeypatch.setattr("service.observability.tracing.exporting.MOST_WAITING", 2)
     monkeypatch.setattr("service.observability.tracing.exporting.BATCH", 1)
+    monkeypatch.setattr(exporting, "EXPORT_SECONDS", 3.0)
     monkeypatch.setattr(exporting, "CLOSE_SECONDS", 0.2)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
