@@ -8,6 +8,7 @@ then: it waits for what it wants, and its limits are longer than a stall. A comm
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,7 @@ def chosen(below: psutil.Process, draw: Random) -> list[psutil.Process]:
 
 
 def main(command: list[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is stopped goes on then, too
     draw, count = Random(), 0
     with subprocess.Popen(command) as running:
         while running.poll() is None:

@@ -106,6 +106,12 @@ class Deployment:
         return DeploymentState.RESTARTING if restarting else self.state
 
     @property
+    def taken_bytes(self) -> int:
+        """Returns about how many bytes end with it, if no other version of its base is loaded."""
+        info = self.engine.info
+        return self.needed_bytes + (info.kv_cache_bytes if info else 0)
+
+    @property
     def cause(self) -> str:
         """Returns what failed, in words for people; empty where nothing did."""
         return self.failure or self.engine.why_not_ready

@@ -346,7 +346,9 @@ class Deployments:
                     raise  # else the reference has moved on meanwhile
 
     def _begin_loading(self, manifest: Manifest) -> Deployment:
-        """Does as LoadedVersions.begin_loading, with the options of the settings."""
+        """Does as LoadedVersions.begin_loading, with the options of the settings. What is idle leaves it its memory."""
+        if self._loaded.get(manifest.reference) is None:
+            self._idle.unload()
         return self._loaded.begin_loading(manifest, lambda: self._choice.options(manifest, NOTHING_NAMED))
 
     async def _follow_moved(self) -> None:

@@ -53,8 +53,11 @@ class Idle:
         return limit if deployment.in_flight else max(0.0, deployment.used_at + limit - time.monotonic())
 
     async def _unload_idle(self) -> None:
-        """Unloads, in one pass, the deployments that no request has used for the idle time."""
         await asyncio.sleep(_WATCH_SECONDS)
+        self.unload()
+
+    def unload(self) -> None:
+        """Begins to unload the deployments that no request has used for the idle time."""
         for deployment in self._loaded.all():
             is_ready = deployment.state is DeploymentState.READY and not deployment.in_flight
             if is_ready and self.seconds_to_unload(deployment) == 0:

@@ -138,7 +138,7 @@ class LoadedVersions:
 
     async def _unload(self, deployment: Deployment) -> None:
         try:
-            with self._memory.freeing():
+            with self._memory.freeing(deployment.taken_bytes):
                 await deployment.drain(self._drain_timeout)
         except Exception:  # a failed drain must not prevent the next load
             self._remove(deployment)

@@ -28,8 +28,8 @@ class Memory:
         process to kill."""
         async with self._line:
             while needed > available_memory() - self._promised:
-                may_fit = self._freeing or (self._promised and needed <= available_memory())
-                if not may_fit:
+                waits_for_others = self._promised or self._freeing
+                if not waits_for_others or needed > available_memory() + self._freeing:
                     raise _too_large(reference, needed)
                 self._end.clear()
                 await self._end.wait()
@@ -41,13 +41,13 @@ class Memory:
             self._end.set()
 
     @contextmanager
-    def freeing(self) -> Iterator[None]:
-        """Within the block a version is being unloaded."""
-        self._freeing += 1
+    def freeing(self, freed: int) -> Iterator[None]:
+        """Within the block a version is being unloaded that takes about so many bytes."""
+        self._freeing += freed
         try:
             yield
         finally:
-            self._freeing -= 1
+            self._freeing -= freed
             self._end.set()
 
 

@@ -22,7 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.edge import unread
-from service.api.edge.connection import Connection
+from service.api.edge.connection import MOST_WAITING, Connection
 from service.api.edge.connections import Connections, Limits, Standing
 from service.api.edge.door import Door
 from service.api.edge.wrong_keys import WrongKeys
@@ -135,7 +135,7 @@ async def test_sixty_slow_sockets_are_closed_and_livez_answers(hasty: Listening)
     for _ in range(20):
         async with httpx.AsyncClient(base_url=f"http://localhost:{hasty.port}") as client:
             assert (await client.get("/livez", timeout=60)).status_code == 200
-    await asyncio.wait(tasks.values(), timeout=60)
+    await asyncio.wait(tasks.values(), timeout=20)
     assert len(tasks) == 60
     assert [name for name, task in tasks.items() if not task.done()] == []
     await until(lambda: not hasty.connections)
@@ -288,6 +288,77 @@ async def test_an_answer_that_ends_within_the_next_head_does_not_end_the_next_an
         said += await asyncio.wait_for(reader.read(), 60)
         assert (said.count(b"tick"), said[-5:]) == (10, b"0\r\n\r\n")
         writer.close()
+
+
+@module
+@pytest.mark.parametrize("address", [b"http://localhost", b"http://a:b/x", b"http://[::1/", b"http://"])
+async def test_an_address_without_a_path_is_refused(server: Listening, address: bytes) -> None:
+    said = await server.answer(b"GET %s HTTP/1.1\r\n%s\r\n" % (address, HOST))
+    assert said.startswith(b"HTTP/1.1 400") and b"Traceback" not in said
+    before = await server.answer(
+        CHUNKED + b"%x\r\n%s\r\n0\r\n\r\nGET %s HTTP/1.1\r\n%s\r\n" % (len(ASKED), ASKED, address, HOST)
+    )
+    assert before.startswith(b"HTTP/1.1 200") and before.count(b"HTTP/1.1") == 1
+
+
+@module
+@pytest.mark.parametrize("behind", [b"}", SECOND + b"}", b"\r\n\r\n{}"])
+async def test_a_fault_behind_a_request_takes_no_answer_from_it(server: Listening, behind: bytes) -> None:
+    """As a Content-Length in characters where the body has more bytes."""
+    said = await server.answer(HEAD + b"Content-Length: %d\r\n\r\n" % len(ASKED) + ASKED + behind)
+    assert said.count(b"HTTP/1.1 200") == 1 + behind.startswith(SECOND), said[:300]
+
+
+async def test_requests_that_wait_on_one_connection_have_a_bound() -> None:
+    """Each takes memory, and who sends them needs no key."""
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(app, PATIENT) as server:
+        said = asyncio.create_task(server.answer((b"GET / HTTP/1.1\r\n" + HOST + b"\r\n") * 5000, seconds=60))
+        await until(lambda: server.closed)
+        go_on.set()
+        assert (await said).count(b"HTTP/1.1 200") == 1 + MOST_WAITING
+        assert server.closed == ["malformed"]
+
+
+async def test_a_body_that_goes_on_behind_its_answer_is_not_read_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.edge.connection.LINGER_SECONDS", 0.1)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(app, PATIENT) as server, asyncio.timeout(60):
+        _, writer = await server.open(HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+        assert server.closed == ["body_timeout"]
+
+
+async def test_who_still_reads_an_answer_is_not_idle() -> None:
+    """The app has written all of it, and a newcomer takes the place of who waits for nothing."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000000")]})
+        await send({"type": "http.response.body", "body": bytes(20_000_000)})
+
+    async with listening(app, replace(PATIENT, most=2, most_of_peer=2)) as server, asyncio.timeout(60):
+        reader, writer = await server.open(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        size = len(await reader.read(1 << 16))
+        others = [await server.open() for _ in range(4)]
+        while size < 20_000_000:
+            chunk = await reader.read(1 << 16)
+            assert chunk, size
+            size += len(chunk)
+        for _, each in [*others, (reader, writer)]:
+            each.close()
 
 
 async def test_a_client_of_http_1_0_gets_no_chunks() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -58,12 +57,18 @@ async def test_a_template_without_end_delays_its_own_request_alone(tmp_path: Pat
 
     async with serving(tmp_path, chat_template=endless) as world:
         await world.client.post("/generate", json={"inputs": "hello"})  # loads it
-        watching, begun = asyncio.create_task(watch()), perf_counter()
-        answer = await world.client.post("/generate", json={"messages": [ASK]})
-        took = perf_counter() - begun
-        watching.cancel()
-        assert answer.status_code == 422 and "template takes too long" in answer.text
-        assert median(waits) < took / 2, "the event loop stood still"
+        stood_still = list[bool]()
+        for _ in range(3):  # a machine may stand still, the loop may not
+            waits.clear()
+            watching, begun = asyncio.create_task(watch()), perf_counter()
+            answer = await world.client.post("/generate", json={"messages": [ASK]})
+            took = perf_counter() - begun
+            watching.cancel()
+            assert answer.status_code == 422 and "template takes too long" in answer.text
+            stood_still.append(max(waits) >= took / 2)
+            if not stood_still[-1]:
+                break
+        assert not all(stood_still), "the event loop stood still"
         assert (await world.client.post("/generate", json={"inputs": "hello"})).status_code == 200
 
 

@@ -17,7 +17,8 @@ from models.manifest import Manifest
 from service.deployments.deployment import DeploymentState
 from service.deployments.engine_options import EngineOptions
 from service.engine.client.client import EngineClient
-from service.engine.client.engine import EngineState
+from service.engine.client.engine import EngineFailed, EngineState
+from service.engine.protocol.config import EngineConfig
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import HANGS, POISON, QUICK, answer, client_of, engine, kill
@@ -119,6 +120,28 @@ async def test_an_engine_that_died_a_moment_ago_has_not_been_away_for_long(monke
         monkeypatch.setattr(client, "_give_up", lambda before: None)
         outputs += [output async for output in stream]
     assert tokens_of(outputs) == expected_tokens(request)
+
+
+async def test_an_engine_that_was_ready_too_late_has_been_away_since_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine(replace(QUICK, wait_seconds=0.2), step_seconds=0.005) as client:
+        supervisor, boots = client._supervisor, list[int]()
+
+        async def late(config: EngineConfig) -> None:
+            boots.append(1)
+            if len(boots) == 1:
+                assert supervisor.info is not None
+                supervisor._go(supervisor.info)
+            raise EngineFailed("it was killed for being late")
+
+        begun = client.generate(make_request("begun", max_tokens=5000))
+        await anext(begun)
+        monkeypatch.setattr(supervisor, "_boot", late)
+        kill(client)
+        async with asyncio.timeout(60):
+            with pytest.raises(Unavailable, match="try again later"):
+                async for _ in begun:
+                    pass
+        assert client.restarts == 0 and len(boots) > 1
 
 
 async def test_a_request_waits_for_an_engine_so_long_and_no_longer(tmp_path: Path) -> None:

@@ -57,10 +57,7 @@ class World:
         self.deployments = Deployments(
             self.repository,
             self.engine,
-            default_model="demo",
-            load_timeout=60,
-            drain_timeout=60,
-            **options,  # type: ignore[arg-type]
+            **{"default_model": "demo", "load_timeout": 60, "drain_timeout": 60, **options},  # type: ignore[arg-type]
         )
 
     def opened(self, data_dir: Path) -> Repository:
@@ -329,6 +326,36 @@ async def test_a_load_waits_for_the_memory_of_what_is_being_unloaded(
     assert not asking.done()
     may_end.set()
     assert (await asking).state.value == "ready"
+
+
+async def test_a_load_that_cannot_fit_is_refused_though_another_is_being_unloaded(
+    world: World, may_end: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.started()
+    await world.deployments.unload("demo:2")
+    needed = loaded_bytes(world.repository.get("demo", "1").size)
+    monkeypatch.setattr("service.deployments.memory.available_memory", lambda: -(1 << 40))
+    asking = asyncio.create_task(world.deployments.ensure_loaded("demo:1"))
+    await until(lambda: any(each.phase == "waiting for memory" for each in world.deployments.all()))
+    await asyncio.sleep(0.02)
+    monkeypatch.setattr("service.deployments.memory.available_memory", lambda: 2 * needed)
+    may_end.set()
+    with pytest.raises(Unavailable, match="unload another version"):
+        await asking
+
+
+async def test_what_is_idle_makes_room_for_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ollama's `keep_alive: 0` with an answer, and then another model at once."""
+    world = await World(tmp_path, preload=False, default_model="other").started()
+    deployment = await world.deployments.ensure_loaded("demo:1")
+    needed = loaded_bytes(world.repository.get("demo", "1").size)
+
+    def available() -> int:
+        return 2 * needed - needed * sum(engine.state is EngineState.READY for _, engine in world.engines) - 1
+
+    monkeypatch.setattr("service.deployments.memory.available_memory", available)
+    world.deployments.keep_alive(deployment, 0)
+    assert (await world.deployments.ensure_loaded("demo:2")).state.value == "ready"
 
 
 async def test_no_load_begins_behind_the_stop(world: World, may_end: asyncio.Event) -> None:

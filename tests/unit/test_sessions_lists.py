@@ -34,7 +34,6 @@ from service.storage.sessions.copies import Copies
 from service.storage.sessions.search import words_of
 from service.text.grams import fold
 from tests.sessions import Clock, a_turn, say
-from tests.waiting import until
 
 OWNER = "ann"
 
@@ -297,10 +296,7 @@ async def test_a_claim_whose_client_has_left_is_given_up(store: SessionStore) ->
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    await until(lambda: not store._database._calls._running)
-    for _ in range(5):  # turns in which the claim's end begins
-        await asyncio.sleep(0)
-    await until(lambda: not store._database._calls._running)
+    await store._database._calls.ended()
     assert isinstance(await store.idempotency.begin("ann", "key", "hash"), Fresh)
 
 

@@ -5,6 +5,8 @@ two ways. httptools parses; this module counts what it calls back with, and says
     a body that does not go on             ─▶ 408 once `body_seconds` brought less than LEAST_BYTES
     a head, or framing, without measure    ─▶ 431
     a request that can be read in two ways ─▶ 400
+    more than MOST_WAITING requests at once ─▶ the answers to those, and the end
+    a body that goes on behind its answer  ─▶ the end, after LINGER_SECONDS
     an answer that nobody reads            ─▶ a reset (`service.api.edge.unread`)
 
 What the server itself is slow at counts for no client: a model that thinks, a body that the app does not take yet.
@@ -30,6 +32,8 @@ MOST_FIELDS: Final = 100
 """Lines of a head; also the number of Apache, gunicorn and Kestrel."""
 FRAMING: Final = 16
 """Bytes that frame a byte of a body, at most: chunks of one byte have 5."""
+MOST_WAITING: Final = 1024
+"""Requests that wait on one connection for the answer before theirs. Each takes 2 kB."""
 LINGER_SECONDS: Final = 2.0
 """A client that still sends gets so long to read why nobody listens: a socket closed with bytes unread is reset."""
 
@@ -66,8 +70,14 @@ class Connection(HttpToolsProtocol):
     def standing(self) -> Standing:
         """Returns what it waits for."""
         if not self._is_owed:
-            return Standing.IDLE
+            return Standing.SERVED if self.transport.get_write_buffer_size() else Standing.IDLE
         return Standing.SENDING if self._phase is Phase.BODY else Standing.SERVED
+
+    @property
+    def _is_behind_its_answer(self) -> bool:
+        """Returns whether a body still comes whose request was answered without it."""
+        is_of_the_last = self._phase is Phase.BODY and self._running is self.cycle
+        return is_of_the_last and self._running is not None and self._running.response_complete
 
     @property
     def _is_owed(self) -> bool:
@@ -152,6 +162,10 @@ class Connection(HttpToolsProtocol):
         require_one_reading(self.headers, self.parser.get_http_version())
         if self.parser.should_upgrade():
             return
+        if httptools.parse_url(self.url).path is None:
+            raise MalformedRequest("The address has no path: send / at least")
+        if len(self.pipeline) >= MOST_WAITING:
+            raise MalformedRequest(f"More than {MOST_WAITING} requests wait on this connection: read the answers first")
         self._phase = Phase.BODY
         self._came = self._brought_before = 0
         self._was_paused = False
@@ -173,6 +187,8 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self._phase is Phase.HEAD:  # the next one has begun to come, and has a time of its own
             self._unset_keepalive_if_required()
+        elif self._is_behind_its_answer and not self.transport.is_closing():
+            self._start_timer(LINGER_SECONDS)
         self._connections.moved(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -226,12 +242,12 @@ class Connection(HttpToolsProtocol):
             self._connections.moved(self)
             self._start_timer()
 
-    def _start_timer(self) -> None:
+    def _start_timer(self, seconds: float | None = None) -> None:
         self._stop_timer()
         if self._phase is not Phase.NONE:
             limits = self._limits
-            seconds = limits.header_seconds if self._phase is Phase.HEAD else limits.body_seconds
-            self._timer = self.loop.call_later(seconds, self._expire)
+            usual = limits.header_seconds if self._phase is Phase.HEAD else limits.body_seconds
+            self._timer = self.loop.call_later(usual if seconds is None else seconds, self._expire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -254,6 +270,8 @@ class Connection(HttpToolsProtocol):
         """Returns whether the client may have more time: it goes on, or it is the server that does not."""
         if self._phase is Phase.HEAD:
             return self._is_owed
+        if self._is_behind_its_answer:
+            return False
         is_paused = self.flow.read_paused or self.cycle.waiting_for_100_continue
         goes_on = self._brought - self._brought_before >= LEAST_BYTES
         is_excused = is_paused or self._was_paused or goes_on
@@ -261,10 +279,24 @@ class Connection(HttpToolsProtocol):
         return is_excused
 
     def _refuse(self, error: DosirakError, reason: str) -> None:
-        """Answers, where the answer is this request's, and ends the connection."""
+        """Answers, where the answer is this request's, and ends the connection: behind the answers that are owed to the
+        requests before it."""
+        if self._is_owed and not (self._phase is Phase.BODY and self._running is self.cycle):
+            self._end_behind_answers(reason)
+            return
         if self._may_answer():
             self.transport.write(last_answer(error))
         self._close(reason, lingers=True)
+
+    def _end_behind_answers(self, reason: str) -> None:
+        self._has_ended = True
+        self._stop_timer()
+        self._connections.closed(reason, self.peer)
+        if self._phase is Phase.BODY:  # the request that is wrong waits there
+            self.pipeline.popleft()
+        last = self.pipeline[0][0] if self.pipeline else self._running
+        assert last is not None
+        last.keep_alive = False
 
     def _close(self, reason: str, lingers: bool = False) -> None:
         self._has_ended = True
@@ -280,8 +312,8 @@ class Connection(HttpToolsProtocol):
     def _may_answer(self) -> bool:
         """Returns whether an error would be the answer to the request that is wrong, not to one before it."""
         if self._phase is Phase.BODY:
-            return self._running is self.cycle and not self._running.response_started
-        return not self._is_owed
+            return self._running is not None and not self._running.response_started
+        return True
 
     def _give_up_answer(self) -> None:
         """Tells the request that runs that its client is gone. uvicorn tells the last one, which may be another."""

@@ -249,10 +249,12 @@ class Supervisor:
     async def _start_again(self) -> None:
         """Tries until the process is ready. The user gives a later process its adapters one by one (`on_ready`), so
         that a broken adapter cannot stop the process from starting."""
+        lost_at = self.lost_at
         while True:
             await asyncio.sleep(self._backoff.seconds)
-            if self._state is EngineState.READY:
-                self._state = EngineState.RESTARTING  # the last one said so while it was killed for being late
+            if self._state is EngineState.READY:  # the last one said so while it was killed for being late
+                self._state, self.lost_at = EngineState.RESTARTING, lost_at
+                self.restarts -= 1
             try:
                 await self._boot(replace(self._launch.config, adapters=()))
             except Exception as error:  # any other handling would leave an engine that never comes back

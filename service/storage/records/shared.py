@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 LEASE_SECONDS: Final = 1.0
 """How long a load waits until its lease is told."""
+END_SECONDS: Final = 1.0
+"""How long calls have to end when the records are closed."""
 FIRST_LOOK_SECONDS: Final = 15.0
 """How long a command waits for the database at its first read."""
 
@@ -184,7 +186,9 @@ class SharedRecords:
     async def _end(self) -> None:
         """Ends the calls that other threads wait for: a process ends with its threads."""
         await asyncio.sleep(0)  # those of a moment ago have begun
-        await cancelled(asyncio.all_tasks() - {asyncio.current_task()})
+        if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(calls, timeout=END_SECONDS)
+        await cancelled(calls)
         await self._link.close()
 
     def _take_mirror(self, mirror: Mirror) -> None:
@@ -221,7 +225,11 @@ class SharedRecords:
             return called.result(timeout)
         except (RepositoryError, TimeoutError):
             raise
-        except (DosirakError, OSError, CancelledError) as error:
+        except CancelledError:
+            raise Unreachable(
+                "The server ended while the database of DOSIRAK_DATABASE_URL worked: look whether it was done"
+            ) from None
+        except (DosirakError, OSError) as error:
             raise self._unreachable() from error
 
     def _call_soon(self, work: Callable[[], object]) -> None:

@@ -55,21 +55,15 @@ class Idempotency:
         response was too large to keep, InvalidRequest for a key that cannot be stored. A claim that comes after its
         caller was cancelled is given up: its client asks again."""
         check_text(key, "key")
-        beginning = asyncio.create_task(self._begin(owner, key, body_hash))
+        left = asyncio.Event()
         try:
-            return await asyncio.shield(beginning)
+            return await self._begin(owner, key, body_hash, left)
         except asyncio.CancelledError:
-            beginning.add_done_callback(self._give_up)
+            left.set()
             raise
 
-    def _give_up(self, beginning: asyncio.Task[Fresh | InProgress | Finished]) -> None:
-        if beginning.cancelled() or beginning.exception() is not None:
-            return
-        if isinstance(status := beginning.result(), Fresh):
-            asyncio.create_task(self.abandon(status.claim))  # noqa: RUF006 - the database keeps it
-
     @uninterrupted("write")
-    async def _begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
+    async def _begin(self, owner: str, key: str, body_hash: str, left: asyncio.Event) -> Fresh | InProgress | Finished:
         mine = self._owned(owner)
         async with self._database.reading() as connection:
             known = _status(await _record(connection, mine, key), mine, body_hash)
@@ -79,7 +73,10 @@ class Idempotency:
             await self._database.lock(connection, "idempotency", owner, key)
             mine = self._owned(owner)
             known = _status(await _record(connection, mine, key), mine, body_hash)
-            return known or await _claim(connection, mine, key, body_hash)
+            status = known or await _claim(connection, mine, key, body_hash)
+        if left.is_set() and isinstance(status, Fresh):
+            await self.abandon(status.claim)
+        return status
 
     async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
         """Does as `begin`, but waits for another request's work to end. Raises Unavailable when that takes longer than
