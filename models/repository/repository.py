@@ -383,8 +383,10 @@ class Repository:
         expected: str | None = None,
         limits: gate.Limits | None = None,
         override: bool = False,
+        require: Callable[[], object] | None = None,
     ) -> Entry:
-        """Point `alias` to `version`, which must exist and be whole; a no-op when it does already.
+        """Point `alias` to `version`, which must exist and be whole; a no-op when it does already. `require` is called
+        where nothing can change any more, and raises what stands in the way.
 
         `expected` is compare-and-set: the version that the caller believes the alias has, or "" for "it has none".
         With `limits` the version's report must keep them; `override` moves the alias all the same, which takes a
@@ -394,6 +396,8 @@ class Repository:
         with self.locked(name):
             manifest = self.get(name, version)
             previous = self.compare(name, alias, expected)
+            if require is not None:
+                require()
             if previous == version:
                 return self.history(name, alias)[-1]
             broken = self.broken_limits(manifest, alias, limits) if limits else ()

@@ -125,8 +125,23 @@ def promote(
     has left, which no longer counts."""
     reason = reason if override else reason or WENT_WELL
     under_way = _under_way(repository, name, alias, expected)
+
+    def still_runs() -> None:
+        """It may have been rolled back meanwhile, and another may have begun."""
+        now = _under_way(repository, name, alias, under_way.base)
+        if now.started_at != under_way.started_at:
+            raise Stale(f"Another rollout of {name}@{alias} runs since {now.started_at}: read it first")
+
     repository.promote(
-        name, alias, under_way.candidate, reason, actor, expected=under_way.base, limits=limits, override=override
+        name,
+        alias,
+        under_way.candidate,
+        reason,
+        actor,
+        expected=under_way.base,
+        limits=limits,
+        override=override,
+        require=still_runs,
     )
     with repository.locked(name):
         return _close(repository, under_way, "promoted", reason)

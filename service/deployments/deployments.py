@@ -259,13 +259,15 @@ class Deployments:
     async def unload(self, reference: str) -> Deployment:
         """Drains one exact version and ends its process. Returns at once; `state` says how far it is.
 
-        Raises NotFound when it is not deployed, Conflict when it is still loading.
+        Raises NotFound when it is not deployed, Conflict while it loads, or is the candidate of a rollout.
         """
         deployment = self._loaded.get(self.resolve(reference).reference)
         if deployment is None:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
+        if self._following.is_on_trial(deployment):
+            raise Conflict(f"{reference} is the candidate of a rollout, which loads it again: abort the rollout first")
         await self._by_name.unload(deployment)
         return deployment
 

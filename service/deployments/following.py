@@ -19,7 +19,7 @@ from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.loaded_versions import LoadedVersions
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
-from service.errors import DosirakError, Unavailable
+from service.errors import DosirakError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -128,8 +128,12 @@ class Following:
         because its alias moved on or its rollout ended meanwhile, is unloaded. Raises OSError where the repository
         cannot be read."""
         for reference in tuple(self._answering):
-            with contextlib.suppress(DosirakError):
+            try:
                 self.begin_loading(reference)
+            except NotFound:  # it was removed
+                self._retire(self._answering.pop(reference))
+            except DosirakError:
+                pass
         self._rollouts.refresh()
         trials = {rollout.reference for rollout in self._rollouts.all()}
         for rollout in self._rollouts.all():

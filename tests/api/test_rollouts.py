@@ -218,6 +218,16 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
     assert "model.safetensors" in (await ended(world))["history"][-1]["reason"]
 
 
+async def test_a_candidate_is_not_unloaded_during_its_trial(world: World) -> None:
+    """The rollout would load it again."""
+    await begin(world, weight=50)
+    refused = error(await world.client.delete("/v1/deployments/demo:2"), 409, "conflict")["error"]
+    assert "abort the rollout first" in refused
+    assert (await world.client.delete(URL)).status_code == 200
+    unloaded = await world.client.delete("/v1/deployments/demo:2")
+    assert unloaded.status_code in (202, 404), "it may have left by itself"
+
+
 async def test_a_candidate_whose_files_are_gone_is_taken_back(world: World) -> None:
     await world.deployments._tasks.stop((FOLLOW_ALIASES,))
     repository = world.deployments.repository

@@ -187,9 +187,11 @@ class SlowRunner(FakeRunner):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
+        self.stands_still = 0.0
 
     def run(self, batch: Batch) -> list[SampledToken | None]:
-        self._clock.advance(0.25)
+        self._clock.advance(0.25 + self.stands_still)
+        self.stands_still = 0.0
         return super().run(batch)
 
 
@@ -227,6 +229,24 @@ def test_steps_are_told_once_with_the_prediction_made_before_each() -> None:
     run_all(core)
     assert len(core.take_steps()) == MAX_STEPS, "the newest"
     assert core.stats.prefill_tokens_total == 10 + len(make_request("b").token_ids)
+
+
+def test_seconds_in_which_the_machine_stood_still_are_no_answers() -> None:
+    """Else a full server refuses for a hundred answers who would wait for a moment."""
+    clock = FakeClock()
+    runner = SlowRunner(clock)
+    core = make_core(runner, clock, num_blocks=64)
+    for number in range(8):
+        core.add(make_request(f"warm {number}", range(number, 10), max_tokens=12))
+        run_all(core)
+    before = core.stats.seat_seconds
+    core.add(make_request("a", range(10), max_tokens=12))
+    core.step()
+    runner.stands_still = 70.0
+    core.step()
+    assert before < core.stats.seat_seconds < 2 * before
+    run_all(core)
+    assert core.stats.seat_seconds < 2 * before
 
 
 class SlowDrafts:

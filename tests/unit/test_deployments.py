@@ -458,6 +458,16 @@ async def test_a_target_that_cannot_be_loaded_leaves_the_old_one_serving(world: 
     assert await answered(world) == "1"
 
 
+async def test_a_version_whose_alias_was_removed_leaves(world: World) -> None:
+    world.repository.promote("demo", "staging", "1", "a test")
+    await world.started()
+    assert await answered(world, "demo@staging") == "1"
+    world.repository.remove_alias("demo", "staging", "a test")
+    world.deployments.follow_all()
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
+    world.repository.delete("demo", "1")
+
+
 async def test_who_was_let_in_before_the_switch_is_answered(world: World) -> None:
     await world.started()
     old = await world.deployments.ensure_loaded(None)

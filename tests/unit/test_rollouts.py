@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from models.errors import Conflict, Stale
+from models.errors import Conflict, NotFound, Stale
 from models.manifest import Manifest
 from models.repository import gate
 from models.repository import rollouts as stored
@@ -75,6 +75,28 @@ def test_a_rollout_that_begins_while_another_is_promoted_stays(
         ("3", "running"),
     ]
     assert stored.end(repository, *ALIAS, "aborted", "no").candidate == "3"
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_a_candidate_that_is_rolled_back_meanwhile_is_not_promoted(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, begins_again: bool
+) -> None:
+    """Its guard and an operator's order come at once; or another rollout has begun by then."""
+    publish(repository, "three")
+    stored.put(repository, planned())
+    promote = repository.promote
+
+    def promote_after_the_end(*words: Any, **more: Any) -> Any:
+        stored.end(repository, *ALIAS, "rolled_back", "it fails")
+        if begins_again:
+            stored.put(repository, msgspec.structs.replace(planned(), candidate="3"))
+        return promote(*words, **more)
+
+    monkeypatch.setattr(repository, "promote", promote_after_the_end)
+    with pytest.raises(Stale if begins_again else NotFound):
+        stored.promote(repository, *ALIAS, "good")
+    assert repository.aliases("demo") == {"production": "1"}
+    assert stored.history(repository, *ALIAS)[0].state == "rolled_back"
 
 
 def test_an_answer_of_an_earlier_rollout_does_not_end_the_later_one(repository: Repository) -> None:

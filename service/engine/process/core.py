@@ -24,6 +24,7 @@ from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequences.batch import Batch, BlockCopy, SampledToken
 from service.engine.sequences.constraint import Grammars
 
+_STANDSTILL: Final = 4.0  # times its forecast: what a step takes longer, the machine stood still, and no answer took
 _FAR: Final = 4  # a step with over 4 times the tokens of the largest measured one is not forecast
 Clock = Callable[[], float]
 """Returns the seconds of one monotonic clock."""
@@ -178,9 +179,10 @@ class EngineCore:
         """Computes one batch and returns the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
         batch, copying = self.scheduler.schedule(started), 0.0
+        self._in_progress = batch
         if batch.copies:
             batch, copying = self._copy(batch)
-        self._in_progress = batch
+            self._in_progress = batch
         sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
         self._in_progress = None
         ended = self._clock()
@@ -260,9 +262,11 @@ class EngineCore:
         self._last, self._last_sequences, self._last_seconds = StepWork.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)
         cost = self.scheduler.policy.cost
-        self.scheduler.turnover.charge(batch.scheduled, in_all, cost.coefficients[0])
+        constant = cost.coefficients[0]
         self.scheduler.policy.observe(self._last, seconds)
         predicted = cost.last_prediction + drafting
+        most = _STANDSTILL * (predicted + copying) if cost.is_measured else in_all
+        self.scheduler.turnover.charge(batch.scheduled, min(in_all, most), constant)
         self._untold.append(StepRecord(self._last.tokens, self._last_sequences, predicted, in_all))
 
     def _unload_unused(self) -> None:

@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from service.engine.protocol.messages import Fatal, FromEngine, Heartbeat, Loading
+
+_STANDSTILL: Final = 6
+"""After so many intervals without a beat, where three are the most, this process stood still: no step is to blame."""
 
 
 class Pulse:
@@ -28,11 +31,13 @@ class Pulse:
         self._seconds = seconds
         self._forecast = forecast
         self._began: float | None = None
+        self._woken = self._awake_since = 0.0
         self._busy = threading.Event()
         self._resting = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
+        self._woken = time.monotonic()
         self._thread.start()
 
     def begin(self) -> None:
@@ -57,16 +62,24 @@ class Pulse:
     def _run(self) -> None:
         try:
             while True:
-                if not self._busy.wait(2 * self._seconds) or not self._resting.wait(self._seconds):
+                is_due = not self._busy.wait(2 * self._seconds) or not self._resting.wait(self._seconds)
+                self._wake(time.monotonic())
+                if is_due:
                     self._send(self._beat())
         except EOFError:  # the socket is closed; the engine's thread finds that out by itself
             return
+
+    def _wake(self, now: float) -> None:
+        """Notes a time in which this thread did not run at all: the machine, or the process, stood still."""
+        if now - self._woken > _STANDSTILL * self._seconds:
+            self._awake_since = now
+        self._woken = now
 
     def _beat(self) -> Heartbeat:
         began = self._began
         if began is None:
             return Heartbeat(0.0, None)
-        return Heartbeat(time.monotonic() - began, self._forecast())
+        return Heartbeat(time.monotonic() - max(began, self._awake_since), self._forecast())
 
 
 class Frames(Protocol):

@@ -32,11 +32,12 @@ class Deadlines:
         self._newcomers: list[Sequence] = []
 
     def enter(self, sequence: Sequence) -> None:
-        """Takes in a newcomer."""
+        """Takes in a sequence. One that has given tokens out, before its engine died, is no newcomer."""
         request = sequence.request
         if request.deadline is not None:
             heappush(self._ends, (request.deadline, request.id))
-            self._newcomers.append(sequence)
+            if not request.emitted:
+                self._newcomers.append(sequence)
 
     def passed(self, live: Mapping[str, Sequence], now: float) -> Iterator[Sequence]:
         """Yields sequences of `live` whose deadline is not behind `now`. An id may live again with another one."""
