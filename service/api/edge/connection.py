@@ -292,7 +292,7 @@ class Connection(HttpToolsProtocol):
         self._has_ended = True
         self._stop_timer()
         self._connections.closed(reason, self.peer)
-        if self._phase is Phase.BODY:  # the request that is wrong waits there
+        if self._phase is Phase.BODY and self.pipeline:  # the request that is wrong waits there
             self.pipeline.popleft()
         last = self.pipeline[0][0] if self.pipeline else self._running
         assert last is not None
@@ -312,7 +312,7 @@ class Connection(HttpToolsProtocol):
     def _may_answer(self) -> bool:
         """Returns whether an error would be the answer to the request that is wrong, not to one before it."""
         if self._phase is Phase.BODY:
-            return self._running is not None and not self._running.response_started
+            return self._running is None or not self._running.response_started
         return True
 
     def _give_up_answer(self) -> None:
