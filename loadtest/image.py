@@ -26,8 +26,9 @@ sys.path.insert(0, str(ROOT / "docker" / "image"))
 from container import Container, Image  # noqa: E402
 from streams import Client  # noqa: E402
 
+from loadtest.bench.running import free_port  # noqa: E402
 from tests.e2e.built_image import buildah  # noqa: E402
-from tests.e2e.server import end, free_port, python, starting, until_ready  # noqa: E402
+from tests.e2e.server import end, python, starting, until_ready  # noqa: E402
 
 USER: Final = 10001
 MOST_SECONDS: Final = 300.0

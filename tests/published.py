@@ -10,7 +10,8 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.server import free_port, python, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import python, running
 
 OF_THE_FIRST: Final = ("sessions.db", "sessions.db-shm", "sessions.db-wal", "serve.lock", "prometheus_multiproc_dir")
 """What belongs to the first server alone."""

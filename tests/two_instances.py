@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import httpx
 
+from loadtest.bench.running import free_port
 from tests import nginx, postgres
-from tests.e2e.server import ROOT, Server, end, free_port, python, starting, until_ready
+from tests.e2e.server import ROOT, Server, end, python, starting, until_ready
 from tests.nginx import Nginx
 from tests.stores import fresh_store, s3_server
 from tests.waiting import block_until

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import time
@@ -287,6 +288,9 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Returns a port below those that the system gives away by itself: only the server that it is for gets it."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)  # tests seed the others, in all processes alike
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -103,9 +104,7 @@ def end(
     """Close the running rollout; with `began`, only the one that started then. Promotes nothing. `expected` is that of
     `Repository.promote`. Raises NotFound if there is none, Stale if another one runs or for `expected`."""
     with repository.locked(name):
-        under_way = _under_way(repository, name, alias, expected)
-        if began not in (None, under_way.started_at):
-            raise Stale(f"{under_way.reference} is being rolled out since {under_way.started_at}, not since {began}")
+        under_way = _under_way(repository, name, alias, expected, began)
         return _close(repository, under_way, state, reason)
 
 
@@ -125,13 +124,7 @@ def promote(
     has left, which no longer counts."""
     reason = reason if override else reason or WENT_WELL
     under_way = _under_way(repository, name, alias, expected)
-
-    def still_runs() -> None:
-        """It may have been rolled back meanwhile, and another may have begun."""
-        now = _under_way(repository, name, alias, under_way.base)
-        if now.started_at != under_way.started_at:
-            raise Stale(f"Another rollout of {name}@{alias} runs since {now.started_at}: read it first")
-
+    still_runs = partial(_under_way, repository, name, alias, under_way.base, under_way.started_at)
     repository.promote(
         name,
         alias,
@@ -147,12 +140,17 @@ def promote(
         return _close(repository, under_way, "promoted", reason)
 
 
-def _under_way(repository: Repository, name: str, alias: str, expected: str | None) -> Rollout:
-    """Returns the rollout that runs on the version `expected` of the alias. Raises Stale and NotFound."""
+def _under_way(
+    repository: Repository, name: str, alias: str, expected: str | None, began: str | None = None
+) -> Rollout:
+    """Returns the rollout that runs on the version `expected` of the alias; with `began`, only the one that started
+    then. Raises Stale and NotFound."""
     under_way = running(repository, name, alias)
     base = repository.compare(name, alias, expected)
     if under_way is None or under_way.base != base:
         raise NotFound(f"There is no rollout of {name}@{alias}")
+    if began not in (None, under_way.started_at):
+        raise Stale(f"{under_way.reference} is being rolled out since {under_way.started_at}, not since {began}")
     return under_way
 
 

@@ -14,6 +14,7 @@ import pytest
 from service.tasks import BackgroundTasks
 from tests.api.conftest import Serve
 from tests.fake_service import World, serving
+from tests.waiting import until
 
 URL = "/v1/chat/completions"
 Lines = list[dict[str, Any]]
@@ -80,3 +81,10 @@ async def content(world: World, id: str | None) -> Lines:
     text = (await world.client.get(f"/v1/files/{id}/content")).text
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
+
+
+async def hold_the_rest(world: World) -> asyncio.Event:
+    """Waits until some lines are answered. Those that are not yet stay so until what this returns is set."""
+    await until(lambda: len(world.engine.requests) - len(world.engine.alive) >= 3)
+    world.engine.hold = asyncio.Event()
+    return world.engine.hold

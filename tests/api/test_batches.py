@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.storage.sessions.store import utc_now
-from tests.api.batching import URL, content, create, ended, get, hurry, jsonl, request, with_batches
+from tests.api.batching import URL, content, create, ended, get, hold_the_rest, hurry, jsonl, request, with_batches
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import over_http
 from tests.waiting import until
@@ -177,8 +177,7 @@ async def test_cancel_keeps_what_is_answered(serve: Serve) -> None:
     async with serve(engine={"step_seconds": 0.02}) as world:
         lines = [request(f"{n}", max_tokens=3) for n in range(300)]
         batch = await create(world, jsonl(lines))
-        await until(lambda: len(world.engine.requests) - len(world.engine.alive) >= 3)
-        world.engine.hold = asyncio.Event()  # the lines that are not answered yet stay so
+        await hold_the_rest(world)
         while not (await get(world, batch))["request_counts"]["completed"] > 0:
             await asyncio.sleep(0.01)
         cancelling = (await world.client.post(f"/v1/batches/{batch['id']}/cancel")).json()
@@ -199,8 +198,7 @@ async def test_what_is_late_has_expired(serve: Serve) -> None:
     async with serve(engine={"step_seconds": 0.02}) as world:
         store = await world.app.state.service.answers.conversations.store()
         batch = await create(world, jsonl([request(f"{n}") for n in range(200)]))
-        await until(lambda: len(world.engine.requests) - len(world.engine.alive) >= 3)
-        world.engine.hold = asyncio.Event()  # the lines that are not answered yet stay so
+        await hold_the_rest(world)
         while not (await get(world, batch))["request_counts"]["completed"] > 0:
             await asyncio.sleep(0.01)
         store._clock = lambda: utc_now() + timedelta(hours=25)

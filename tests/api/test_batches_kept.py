@@ -15,7 +15,7 @@ import pytest
 from service.context.sources import Text
 from service.generation.request import GenerationRequest
 from service.storage.sessions import WantedAnswers
-from tests.api.batching import content, create, ended, get, hurry, jsonl, request, with_batches
+from tests.api.batching import content, create, ended, get, hold_the_rest, hurry, jsonl, request, with_batches
 from tests.api.conftest import Serve
 from tests.fake_service import World
 from tests.waiting import until
@@ -224,8 +224,7 @@ async def test_a_journal_that_a_dead_server_left_of_an_erased_owner_is_removed(s
     async with serve(engine={"step_seconds": 0.02}) as world:
         await until(lambda: not left.exists())
         batch = await create(world, jsonl([request(f"{n}") for n in range(40)]))
-        await until(lambda: len(world.engine.requests) - len(world.engine.alive) >= 3)
-        world.engine.hold = hold = asyncio.Event()  # the lines that are not answered yet stay so
+        hold = await hold_the_rest(world)
         await completed(world, batch, 2)
         await world.app.state.service.batch_worker._sweep(await sessions(world))
         assert [each.name for each in left.parent.iterdir()] == [f"{batch['id']}.journal"], "an open one stays"

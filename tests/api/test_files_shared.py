@@ -17,11 +17,10 @@ from models.repository.store.place import StorePlace
 from models.repository.store.remotes import remote_of
 from service.tasks import BackgroundTasks
 from tests import postgres
-from tests.api.batching import content, create, ended, get, hurry, jsonl, request, upload
+from tests.api.batching import content, create, ended, get, hold_the_rest, hurry, jsonl, request, upload
 from tests.fake_service import World, publish, serving
 from tests.sessions import needs_postgresql
 from tests.stores import fresh_store
-from tests.waiting import until
 
 pytestmark = needs_postgresql
 Serve = Callable[..., AbstractAsyncContextManager[World]]
@@ -106,8 +105,7 @@ async def test_what_another_has_begun_waits_for_it(serve: Any, monkeypatch: pyte
     one, two = await serve("one", engine={"step_seconds": 0.05}), await serve("two")
     batch = await create(one, lines(40))
     tasks = await working(one)
-    await until(lambda: len(one.engine.requests) - len(one.engine.alive) >= 3)
-    one.engine.hold = asyncio.Event()  # the lines that are not answered yet stay so
+    await hold_the_rest(one)
     async with asyncio.timeout(60):
         while not (await get(one, batch))["request_counts"]["completed"]:
             await asyncio.sleep(0.02)

@@ -8,9 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from loadtest.bench.running import free_port
 from models.imports.starter import WEIGHTS
 from tests.clients.running import run
-from tests.e2e.server import free_port, python, running
+from tests.e2e.server import python, running
 from tests.published import with_demo
 
 PROMPTS = ["안녕하세요", "비빔밥 두 개 주세요", "What is in the box?"]

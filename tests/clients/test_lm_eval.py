@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from loadtest.bench.running import free_port
 from models.imports.importing import import_source
 from models.imports.starter import WEIGHTS
 from models.repository.repository import Repository
 from tests.clients.running import found_by
-from tests.e2e.server import free_port, python, running
+from tests.e2e.server import python, running
 
 PAIRS = [
     ["안녕하세요, 불고기 도시락 두 개", " 주세요."],

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, free_port, python, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import Server, python, running
 from tests.published import with_demo
 
 

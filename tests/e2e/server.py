@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,15 +55,6 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
-
-
-def free_port() -> int:
-    """A port below those that the system gives away by itself: nobody gets it before the server that it is for."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)  # hypothesis seeds the others, in all workers alike
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @contextmanager

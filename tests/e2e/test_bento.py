@@ -16,9 +16,10 @@ import pytest
 import yaml
 from bentoml.exceptions import BentoMLException
 
+from loadtest.bench.running import free_port
 from service.api.bento.image import DATA
 from tests.e2e.bento import Bento, build, containerize, environment, steps
-from tests.e2e.server import ROOT, Server, free_port, python, running
+from tests.e2e.server import ROOT, Server, python, running
 from tests.published import with_demo
 
 KEY = "a key for the tests"

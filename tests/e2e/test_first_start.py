@@ -16,7 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import ROOT, Server, free_port, python, stream
+from loadtest.bench.running import free_port
+from tests.e2e.server import ROOT, Server, python, stream
 from tests.e2e.test_serve import body
 from tests.terminal import ANSI, CTRL_C, Terminal
 from tests.waiting import alive, block_until

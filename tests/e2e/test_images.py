@@ -17,11 +17,12 @@ import bentoml
 import httpx
 import pytest
 
+from loadtest.bench.running import free_port
 from tests.e2e import built_image
 from tests.e2e.bento import build as build_bento
 from tests.e2e.bento import environment
 from tests.e2e.built_image import Built, buildah, cache
-from tests.e2e.server import ROOT, free_port, python
+from tests.e2e.server import ROOT, python
 
 pytestmark = [
     pytest.mark.nightly,

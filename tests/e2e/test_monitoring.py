@@ -18,8 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docker.monitoring.__main__ import DOCKER
+from loadtest.bench.running import free_port
 from models.weights.shapes import Shape
-from tests.e2e.server import Server, free_port
+from tests.e2e.server import Server
 
 LABELS = {"model": "demo", "version": "2"}
 ACCEPTED = ("dosirak_spec_decode_num_accepted_tokens_total", "")

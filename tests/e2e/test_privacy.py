@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, free_port, python, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import Server, python, running
 
 SESSIONS = "/v1/sessions"
 WORDS = [f"zq{number}wvx" for number in range(14)]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.bench.running import free_port
 from models.repository.store.shared_store import SharedStore
 from tests import postgres
-from tests.e2e.server import ROOT, free_port, python
+from tests.e2e.server import ROOT, python
 from tests.sessions import needs_postgresql
 from tests.stores import s3_environment
 

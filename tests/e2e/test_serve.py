@@ -19,7 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import ROOT, Server, free_port, python, running, said, stream, text_of
+from loadtest.bench.running import free_port
+from tests.e2e.server import ROOT, Server, python, running, said, stream, text_of
 from tests.waiting import alive, block_until
 
 MIB = 1024 * 1024

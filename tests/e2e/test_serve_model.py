@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadtest.bench.running import free_port
 from models.repository.repository import Repository
 from tests.checkpoints import save_llama
-from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, running, starting, until_ready
+from tests.e2e.server import ROOT, Server, command_of, end, python, running, starting, until_ready
 from tests.fake_hub import PIECE, FakeHub
 from tests.waiting import block_until
 

@@ -18,11 +18,12 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from loadtest.bench.running import free_port
 from models.imports.importing import import_source
 from models.imports.starter import WEIGHTS
 from models.repository.repository import Repository
 from tests.answer_schemas import SCHEMAS, many
-from tests.e2e.server import Server, free_port, python, running
+from tests.e2e.server import Server, python, running
 from tests.schema_values import fits_schema
 from tests.tools import DEMO_WITH_TOOLS
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadtest.bench.running import free_port
 from models.imports.importing import import_source
 from models.repository.repository import Repository
 from tests.checkpoints import save_llama
-from tests.e2e.server import ROOT, command_of, free_port, python
+from tests.e2e.server import ROOT, command_of, python
 from tests.waiting import block_until
 
 SCENARIO = """

@@ -15,10 +15,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
+from loadtest.bench.running import free_port
 from models.imports.importing import import_source
 from models.repository.repository import Repository
 from tests.checkpoints import save_bart, save_t5
-from tests.e2e.server import ROOT, Server, free_port, python, running, stream
+from tests.e2e.server import ROOT, Server, python, running, stream
 from tests.golden.adapters import train
 from tests.published import with_demo
 

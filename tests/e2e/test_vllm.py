@@ -19,11 +19,12 @@ import httpx
 import psutil
 import pytest
 
+from loadtest.bench.running import free_port
 from models.imports.importing import import_source
 from models.imports.starter import WEIGHTS
 from models.repository.repository import Repository
 from tests.clients.outcomes import CLIENTS, GRAMMARS, STATES, Outcomes, is_refused
-from tests.e2e.server import Server, free_port, python, running, stream, text_of
+from tests.e2e.server import Server, python, running, stream, text_of
 from tests.golden.adapters import train
 from tests.tools import WITH_TOOLS
 from tests.vllm_engines import missing

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.server import free_port, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import running
 from tests.wheel import ROOT, built_wheel
 
 TORCH = "torch==2.13.0"

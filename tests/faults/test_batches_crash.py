@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from loadtest import batches
-from tests.e2e.server import ROOT, free_port
+from loadtest.bench.running import free_port
+from tests.e2e.server import ROOT
 
 LINES = 240
 SERVER = """

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from loadtest.bench.quality import windows
+from loadtest.bench.running import free_port
 from models.errors import InvalidSource
 from models.imports import catalogue, wheel
 from models.imports.importing import import_source
@@ -21,7 +22,7 @@ from models.weights.quantize import quantize
 from service.evaluation.offline import Loaded, load
 from service.evaluation.texts import calibration
 from service.settings import Settings
-from tests.e2e.server import Server, free_port, python, running
+from tests.e2e.server import Server, python, running
 from tests.real.precisions import OF_FILE
 
 FETCHED = Path("~/.cache/dosirak-tests").expanduser()

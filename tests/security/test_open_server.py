@@ -18,10 +18,11 @@ import uvicorn
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from loadtest.bench.running import free_port
 from models.repository.repository import Repository
 from service.api.edge.loopback import is_local_authority, is_local_origin, is_local_peer, is_loopback_address
 from tests.api.reading import error, openai_error
-from tests.e2e.server import end, free_port, python, starting
+from tests.e2e.server import end, python, starting
 from tests.fake_service import URL, World, publish, serving
 from tests.waiting import until
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import free_port, python, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import python, running
 from tests.security.examine import LONG, examine
 
 RESTARTS = "dosirak_engine_restarts_total"

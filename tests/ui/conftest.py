@@ -8,7 +8,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.e2e.server import Server, free_port, python, running
+from loadtest.bench.running import free_port
+from tests.e2e.server import Server, python, running
 from tests.published import with_demo
 from tests.ui.browser import Window, browser, window
 

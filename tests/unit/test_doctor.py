@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from typer.testing import CliRunner
 
+from loadtest.bench.running import free_port
 from models.imports.starter import WEIGHTS, publish_demo
 from models.repository.repository import Repository
 from models.weights.shapes import TYPICAL
@@ -35,7 +36,6 @@ from service.evaluation.host.machine import Disk, Graphics, Host, Memory, Thread
 from service.evaluation.host.measured import CannotMeasure, Measured
 from service.host import processor_vendor
 from service.settings import Settings
-from tests.e2e.server import free_port
 from tests.hosts import GB, HOST, MEASURED, SURROUNDINGS
 
 ROOT = Path(__file__).parent.parent.parent

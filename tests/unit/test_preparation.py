@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from loadtest.bench.running import free_port
 from models.checkpoint.fingerprint import fingerprint
 from models.errors import RepositoryError
 from models.progress import Progress, silent
@@ -27,7 +28,6 @@ from service.evaluation.jobs import child, worker
 from service.settings import Settings
 from tests import gguf_files
 from tests.checkpoints import save_llama
-from tests.e2e.server import free_port
 from tests.fake_hub import FakeHub, reached
 from tests.reports import beside, report
 from tests.versions import publish

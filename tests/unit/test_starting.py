@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from rich.console import Console
 from sqlalchemy import make_url
 
+from loadtest.bench.running import free_port
 from models.repository.repository import Repository
 from service.cli.client import Client
 from service.cli.serve import checks, serving
@@ -33,7 +34,6 @@ from service.cli.serve.checks import CannotStart
 from service.cli.serve.showing import Screen, show_first_answer, slow_kernels, wait_until_ready
 from service.settings import Settings
 from tests import postgres
-from tests.e2e.server import free_port
 from tests.sessions import needs_postgresql
 from tests.versions import publish
 from tests.waiting import alive, block_until

@@ -5,7 +5,7 @@ two ways. httptools parses; this module counts what it calls back with, and says
     a body that does not go on             ─▶ 408 once `body_seconds` brought less than LEAST_BYTES
     a head, or framing, without measure    ─▶ 431
     a request that can be read in two ways ─▶ 400
-    more than MOST_WAITING requests at once ─▶ the answers to those, and the end
+    more than MOST_WAITING requests        ─▶ the answers to those, and the end
     a body that goes on behind its answer  ─▶ the end, after LINGER_SECONDS
     an answer that nobody reads            ─▶ a reset (`service.api.edge.unread`)
 
@@ -162,7 +162,7 @@ class Connection(HttpToolsProtocol):
         require_one_reading(self.headers, self.parser.get_http_version())
         if self.parser.should_upgrade():
             return
-        if httptools.parse_url(self.url).path is None:
+        if not self.url.startswith(b"/") and httptools.parse_url(self.url).path is None:
             raise MalformedRequest("The address has no path: send / at least")
         if len(self.pipeline) >= MOST_WAITING:
             raise MalformedRequest(f"More than {MOST_WAITING} requests wait on this connection: read the answers first")
